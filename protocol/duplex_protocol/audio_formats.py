@@ -87,7 +87,9 @@ def rate_of(value: object, *, code: str, param: str) -> int:
         value, whole = int(value), True
     if not whole or not MIN_RATE_HZ <= value <= MAX_RATE_HZ:  # type: ignore[operator]
         raise RemoteProtocolError(
-            code, f"sample rate must be a whole number of Hz in {MIN_RATE_HZ}..{MAX_RATE_HZ}, got {value!r}", param=param
+            code,
+            f"sample rate must be a whole number of Hz in {MIN_RATE_HZ}..{MAX_RATE_HZ}, got {value!r}",
+            param=param,
         )
     return value  # type: ignore[return-value]
 
@@ -109,3 +111,23 @@ def split_format(value: object) -> tuple[object, object | None]:
 def ga_format(fmt: AudioFormat) -> dict[str, Any]:
     """The GA object of a format as the duplex view echoes it."""
     return {"type": ENCODINGS[fmt.encoding].ga_type, "rate": fmt.rate_hz}
+
+
+def append_format(session: AudioFormat, encoding: Encoding | None, rate_hz: int | None) -> AudioFormat:
+    """The format of one append: its own words first, then the session's (contract 2.1, 2.2).
+
+    A named encoding that differs from the session's takes that encoding's default rate unless a rate is named too.
+    """
+    if encoding is None or encoding == session.encoding:
+        return AudioFormat(session.encoding, rate_hz or session.rate_hz)
+    return AudioFormat(encoding, rate_hz or ENCODINGS[encoding].default_rate_hz)
+
+
+def check_whole_samples(audio: bytes, fmt: AudioFormat, *, param: str = "audio") -> None:
+    """Refuse an odd tail (``bad_audio``): every append must be whole samples of its format."""
+    if len(audio) % fmt.bytes_per_sample:
+        raise RemoteProtocolError(
+            "bad_audio",
+            f"{len(audio)} bytes are not whole {fmt.encoding} samples of {fmt.bytes_per_sample} bytes",
+            param=param,
+        )

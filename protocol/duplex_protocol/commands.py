@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from duplex_protocol.audio_formats import AudioFormat
+from duplex_protocol.audio_formats import Encoding
 from duplex_protocol.values import Item, Json
 
 
@@ -61,10 +61,16 @@ class AppendHints:
 
 @attrs.frozen(kw_only=True)
 class AppendAudio(Command):
-    """``input_audio_buffer.append``: raw bytes in ``format``; never empty, always whole samples."""
+    """``input_audio_buffer.append``: never empty raw bytes.
+
+    ``encoding``/``rate_hz`` are what the event itself names (None = not named). The session settles the format when
+    the command is *applied* (:func:`duplex_protocol.audio_formats.append_format`), because an update that is still
+    ahead of it in the mailbox may change the session's format; only then can odd byte counts be told.
+    """
 
     audio: bytes = attrs.field(repr=False)
-    format: AudioFormat
+    encoding: Encoding | None = None
+    rate_hz: int | None = None
     hints: AppendHints = AppendHints()
     video_frames: tuple[str, ...] = attrs.field(default=(), repr=False)
 
@@ -100,10 +106,11 @@ class AppendText(Command):
 
 @attrs.frozen(kw_only=True)
 class ItemAudio:
-    """Audio of an ``input_audio`` part in ``conversation.item.create``: raw bytes and their format."""
+    """Audio of an ``input_audio`` part in ``conversation.item.create``; format as in :class:`AppendAudio`."""
 
     audio: bytes = attrs.field(repr=False)
-    format: AudioFormat
+    encoding: Encoding | None = None
+    rate_hz: int | None = None
 
 
 @attrs.frozen(kw_only=True)

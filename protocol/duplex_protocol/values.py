@@ -14,9 +14,7 @@ from duplex_protocol.audio_formats import AudioFormat
 Json = dict[str, Any]
 
 SessionState = Literal["open", "closing", "closed"]
-TurnState = Literal[
-    "idle", "user_speaking", "user_committed", "assistant_generating", "assistant_playing", "barge_in"
-]
+TurnState = Literal["idle", "user_speaking", "user_committed", "assistant_generating", "assistant_playing", "barge_in"]
 OverlapPolicy = Literal["listen_only", "barge_in_on_speech"]
 CommitPolicy = Literal["ack_only", "commit_all_on_done"]
 ItemStatus = Literal["in_progress", "completed", "cancelled", "failed", "incomplete"]
