@@ -1,0 +1,298 @@
+"""The plugin contract: what a session asks of a model, and what a model tells a session.
+
+A model *hears* all the time and *responds* now and then. Hearing lives in the session's nursery and survives every
+interruption: :meth:`ModelSession.submit` takes input, :attr:`ModelSession.results` says what was heard and decided.
+Responding lives in the epoch: the session runs :meth:`ModelSession.respond` inside the epoch's cancel scope, so that
+a barge-in is nothing but the cancellation of that scope.
+
+Models that speak while they listen (one network, one clock) say their speech as :class:`Spoke` results stamped with
+the epoch they were computed under; the session drops stale ones at the one place where results enter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from duplex_protocol.dialect import ConfigUpdate, SessionDefaults
+from duplex_protocol.values import Capabilities, Json, Role, SessionConfig, TextMark
+
+FloatAudio = npt.NDArray[np.float32]
+"""Mono samples in [-1, 1], float32[n], at the rate the context says."""
+
+
+@attrs.frozen
+class Unit:
+    """The model's clock and audio: unit period in ms, input and output rate in Hz (always mono float32 inside)."""
+
+    period_ms: int
+    input_rate_hz: int
+    output_rate_hz: int
+
+
+# --- what a session gives to a model ------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class HistoryEntry:
+    """One turn of the conversation as it truly happened: assistant text only as far as it was heard.
+
+    ``item_id`` names the wire item. ``role`` is ``tool`` for a function-call output.
+    """
+
+    item_id: str
+    role: Role | Literal["tool"]
+    text: str
+    call_id: str | None = None
+
+
+@attrs.frozen
+class SessionContext:
+    """What a model session may see of its session: the id, and the true history at the moment of asking."""
+
+    session_id: str
+    history: Callable[[], tuple[HistoryEntry, ...]]
+
+
+@attrs.define(eq=False)
+class Turn:
+    """A finished user utterance. ``transcript`` is None until the model has recognised it.
+
+    Times are on the session's audio clock (milliseconds of submitted audio since open). ``speech`` is false when the
+    model found nothing said in it.
+    """
+
+    audio_start_ms: int
+    audio_end_ms: int
+    transcript: str | None = None
+    speech: bool = True
+    item_id: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ResponseRequest:
+    """One response to generate.
+
+    ``turn`` is the utterance it answers (None for ``response.create`` on stored history). ``history`` is the truth at
+    the start, the turn's own entry included when its transcript is known. ``text_only``: the answer has no audio.
+    ``instructions`` are this response's, else the session's.
+    """
+
+    epoch: int
+    response_id: str
+    config: SessionConfig
+    history: tuple[HistoryEntry, ...]
+    turn: Turn | None = None
+    text_only: bool = False
+    instructions: str | None = None
+    options: Json = attrs.field(factory=dict)
+
+
+# --- what a model says --------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Speech:
+    """A piece of an answer: ``audio`` int16[n] at the unit's output rate (empty for text only) and the text it speaks.
+
+    ``marks`` are (characters of the whole answer so far, ms of audio of the whole answer so far), cumulative.
+    """
+
+    audio: npt.NDArray[np.int16] = attrs.field(repr=False)
+    text: str = ""
+    marks: tuple[TextMark, ...] = ()
+    end_of_turn: bool = False
+
+
+Say = Callable[[Speech], None]
+"""Hands one piece of speech to the session, synchronously. Bound to one epoch: after its end it does nothing."""
+
+
+@attrs.frozen(kw_only=True)
+class SpeechStarted:
+    """The model's detector confirmed an onset: this is what interrupts an answer."""
+
+    audio_start_ms: int
+
+
+@attrs.frozen(kw_only=True)
+class SpeechStopped:
+    """The model's detector closed the utterance."""
+
+    audio_end_ms: int
+
+
+@attrs.frozen(kw_only=True)
+class TurnEnded:
+    """The model decided that the user's turn is over (it owns turn-taking); ``respond`` says whether it wants to speak."""
+
+    turn: Turn
+    respond: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class TurnTranscribed:
+    """The transcript of a turn which the client had ended by a commit."""
+
+    turn: Turn
+
+
+@attrs.frozen(kw_only=True)
+class Listened:
+    """The decision of one unit: keep listening."""
+
+    reason: str = "model_listen"
+
+
+@attrs.frozen(kw_only=True)
+class Spoke:
+    """The decision of one unit of an always-clocked model: speech computed under ``epoch``."""
+
+    epoch: int
+    speech: Speech
+
+
+@attrs.frozen(kw_only=True)
+class ToolCalled:
+    """The model calls a tool; ``arguments`` is its JSON text as produced."""
+
+    call_id: str | None
+    name: str | None
+    arguments: str
+
+
+@attrs.frozen(kw_only=True)
+class ModelFailed:
+    """Something in the model broke for this session. ``fatal`` ends the session with ``code`` as the reason."""
+
+    code: str
+    message: str
+    fatal: bool = False
+
+
+ModelResult = SpeechStarted | SpeechStopped | TurnEnded | TurnTranscribed | Listened | Spoke | ToolCalled | ModelFailed
+
+
+class SessionOverloaded(Exception):
+    """The model cannot take this session's input fast enough; the input was not taken."""
+
+
+class OpenRefused(Exception):
+    """The model has no room for another session (a resource of the engine, not the session limit)."""
+
+
+class ModelSession(Protocol):
+    """One session's place in a model: a slot, its hearing and its voice."""
+
+    @property
+    def results(self) -> trio.MemoryReceiveChannel[ModelResult]:
+        """What was heard and decided, in order. Ends when the model session is closed."""
+        ...
+
+    def submit(self, audio: FloatAudio, *, video_frames: Sequence[str] = ()) -> None:
+        """Take input audio (any length) at the unit's input rate. Never blocks.
+
+        Raises :class:`SessionOverloaded` and then took nothing.
+        """
+        ...
+
+    def end_turn(self) -> Turn:
+        """The client ends the turn by a commit: everything heard since the last turn is one utterance.
+
+        Returns at once; recognition goes on and is announced by :class:`TurnTranscribed`.
+        """
+        ...
+
+    def drop_input(self) -> None:
+        """Forget what was heard since the last turn (``input_audio_buffer.clear``, ``input.cancel``)."""
+        ...
+
+    async def respond(self, request: ResponseRequest, say: Say) -> None:
+        """Generate one answer, handing its pieces to ``say`` at real-time pace; returns when all of it was said.
+
+        Runs inside the epoch's scope. Cancellation: an interruption; stops at the next checkpoint, must not shield,
+        and nothing it does afterwards can be heard.
+        """
+        ...
+
+    def interrupt(self, epoch: int) -> None:
+        """The session moved on from ``epoch``: what a barge-in does to the state inside the model. Never blocks."""
+        ...
+
+    def reconfigure(self, config: SessionConfig) -> None:
+        """A session update was accepted; later input and answers use ``config``. Never blocks, never fails."""
+        ...
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        """The model session's own tasks (hearing). Started in the session's nursery; ends by cancellation."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give the slot back; idempotent. Cancellation: safe, the slot is given back before any checkpoint."""
+        ...
+
+
+@attrs.frozen
+class ModelHealth:
+    """Whether the model can serve: ``ready`` after warm-up, ``alive`` until its thread died or got stuck."""
+
+    ready: bool
+    alive: bool
+    detail: Json = attrs.field(factory=dict)
+
+
+class ModelPlugin(Protocol):
+    """One deployed model."""
+
+    @property
+    def name(self) -> str:
+        """The model name on the wire."""
+        ...
+
+    @property
+    def unit(self) -> Unit:
+        """Clock and rates."""
+        ...
+
+    @property
+    def defaults(self) -> SessionDefaults:
+        """What a new session gets when its client says nothing."""
+        ...
+
+    def capabilities(self, config: SessionConfig) -> Capabilities:
+        """The capability object for a session with this configuration."""
+        ...
+
+    def check(self, update: ConfigUpdate) -> SessionConfig:
+        """Check an opening configuration and fill the model's defaults; no side effects.
+
+        Raises :class:`duplex_protocol.errors.RemoteProtocolError` with ``code`` and ``param``.
+        """
+        ...
+
+    def check_update(self, current: SessionConfig, update: ConfigUpdate, *, audio_started: bool) -> SessionConfig:
+        """Check an update against the current configuration (contract 17, the model's part); no side effects."""
+        ...
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        """Load, warm up, report started, then serve until cancelled. Lives in the hub's nursery.
+
+        Cancellation: stops the model's threads within a bounded time.
+        """
+        ...
+
+    async def open(self, config: SessionConfig, context: SessionContext) -> ModelSession:
+        """Take a slot and feed the prompts. Raises :class:`OpenRefused` when there is no slot.
+
+        Cancellation: the slot is given back.
+        """
+        ...
+
+    def health(self) -> ModelHealth:
+        """Cheap, synchronous, callable at any time."""
+        ...
