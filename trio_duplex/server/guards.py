@@ -204,6 +204,7 @@ class GuardedWebSocket(WSStream):
         if self.state != ASGIWebsocketState.HANDSHAKE:
             return
         self.state = ASGIWebsocketState.HTTPCLOSED
+        await self._tell_app(CloseReason.PROTOCOL_ERROR, "bad handshake")
         headers = [(b"content-length", b"0"), (b"connection", b"close")]
         await self.send(Response(self.stream_id, headers, status))
         await self.send(EndBody(self.stream_id))
@@ -228,12 +229,19 @@ class GuardedWebSocket(WSStream):
                 raise ClientGone(f"{message['type']}: the WebSocket has ended")
         elif UTF8_KEY in message and self.state == ASGIWebsocketState.CONNECTED:
             await self.send(Data(stream_id=self.stream_id, data=_text_frame(message[UTF8_KEY])))
+            self._check_sent()
         else:
             if message["type"] == "websocket.close":
                 self._dropping = True
             elif message["type"] == "websocket.accept":
                 self._link.note_websocket()
             await super().app_send(message)
+            if message["type"] == "websocket.send":
+                self._check_sent()
+
+    def _check_sent(self) -> None:
+        if self.closed:
+            raise ClientGone("the connection ended during the send")
 
     async def _app_ended(self) -> None:
         self._dropping = True
