@@ -283,15 +283,14 @@ class _HandshakeStream(trio.abc.Stream):
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        if self.established:
-            return await self._stream.receive_some(max_bytes)
+        # (`established` may become true while this waits)
         try:
             data = await self._stream.receive_some(max_bytes)
-        except trio.BrokenResourceError as error:
-            raise HandshakeError("the connection broke before the upgrade request was answered") from error
-        except trio.ClosedResourceError as error:
-            # The library closes the stream when what it reads is not HTTP.
-            raise HandshakeError("the answer to the upgrade request is not valid HTTP") from error
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            if self.established:
+                raise
+            # The library itself closes the stream when what it reads is not HTTP.
+            raise HandshakeError("the connection broke, or the answer to the upgrade request is not HTTP") from error
         if not data and not self.established:
             raise HandshakeError("the server closed the connection without answering the upgrade request")
         return data
