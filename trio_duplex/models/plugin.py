@@ -129,7 +129,10 @@ class SpeechStopped:
 
 @attrs.frozen(kw_only=True)
 class TurnEnded:
-    """The model decided that the user's turn is over (it owns turn-taking); ``respond`` says whether it wants to speak."""
+    """The model decided that the user's turn is over (it owns turn-taking).
+
+    ``respond`` says whether it wants to speak.
+    """
 
     turn: Turn
     respond: bool = True
@@ -182,6 +185,15 @@ class SessionOverloaded(Exception):
     """The model cannot take this session's input fast enough; the input was not taken."""
 
 
+class GenerationFailed(Exception):
+    """An answer could not be generated: the response ends ``failed`` with ``code`` as the reason; the session lives."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
 class OpenRefused(Exception):
     """The model has no room for another session (a resource of the engine, not the session limit)."""
 
@@ -215,6 +227,7 @@ class ModelSession(Protocol):
     async def respond(self, request: ResponseRequest, say: Say) -> None:
         """Generate one answer, handing its pieces to ``say`` at real-time pace; returns when all of it was said.
 
+        Saying nothing at all is a decision to listen. Raises :class:`GenerationFailed`.
         Runs inside the epoch's scope. Cancellation: an interruption; stops at the next checkpoint, must not shield,
         and nothing it does afterwards can be heard.
         """

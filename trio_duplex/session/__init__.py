@@ -1,1 +1,1 @@
-"""TODO."""
+"""One conversation: nursery, epochs, mailbox, responses, history, playback ledger, journal. No sockets, JSON or torch."""
