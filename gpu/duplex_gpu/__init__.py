@@ -17,10 +17,12 @@ module                        holds
 ``onnx_session``              the one way an onnxruntime session is opened here
 ``silero_vad``                voice activity for all slots in one torch step
 ``moonshine``                 speech recognition, stoppable between tokens
-``spoken_text``               numbers, times, money and the like as spoken words
+``numbers``                   numbers, years, times and money as words
+``spoken_text``               text as the tokens one would read aloud
 ``letter_sounds``             pronunciation guess for words no dictionary holds
 ``phonemes``                  English text to IPA symbols, with spans of the text
 ``clauses``                   cutting text where synthesis may be cut
+``voice_graph``               a Piper network cut in two, to decode it piece by piece
 ``piper_voice``               speech synthesis with a Piper-format voice
 ============================  =====================================================
 """

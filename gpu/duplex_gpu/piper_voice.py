@@ -2,29 +2,34 @@
 
 Phonemes come from :mod:`duplex_gpu.phonemes`, so no espeak is needed; any English voice whose phoneme map
 covers that inventory works.  With both noise scales 0 (the default here) a text always gives the same samples.
+
+The first sound of a text is there long before the last: iterate over :meth:`PiperVoice.stream`, on a job thread,
+one piece a job, so that more urgent jobs come in between and nothing is made that nobody will hear.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
-from duplex_gpu.onnx_session import open_session
 from duplex_gpu.phonemes import INVENTORY, EnglishPhonemizer, Word
+from duplex_gpu.voice_graph import Latent, VoiceGraph, open_voice_graph
 from duplex_gpu.weights import JOE_VOICE_CONFIG, JOE_VOICE_MODEL, weight_path
 
 __all__ = ["PiperVoice", "Speech", "TextMark", "VoiceUnsuitable"]
 
 START, END, PAD = "^", "$", "_"
-MAX_CLAUSE_SYMBOLS = 1000
-"""A longer text is synthesised in parts of whole words, so that memory stays bounded (about 60 s of speech)."""
+MAX_PART_SYMBOLS = 400
+"""A longer text goes through the network in parts of whole words, so that memory and delay stay bounded (25 s)."""
+PIECE_MS = (190.0, 370.0, 740.0, 1100.0)
+"""Lengths of the first pieces of a stream and of all later ones: quick at first, then with less overhead."""
 
 
 class VoiceUnsuitable(ValueError):
@@ -41,18 +46,21 @@ class TextMark:
 
 @attrs.frozen(eq=False)
 class Speech:
-    """Some text as sound."""
+    """Some text as sound, or a piece of it."""
 
     pcm: NDArray[np.int16]
     """``int16[n]``, mono."""
     sample_rate_hz: int
     marks: tuple[TextMark, ...]
-    """One per word, both numbers ascending; the last one stands at the end of text and sound.  The model gives no
-    alignment: inside the audio the marks are spread by the number of symbols of each word and its pause."""
+    """The words that end in this piece.  Both numbers count from the beginning of the whole text and its sound and
+    ascend; the last mark of the last piece stands at the end of both.  A word's pause belongs to the word.  Where the
+    voice gives an alignment the marks are exact, otherwise spread by the number of symbols of each word."""
+    start_ms: float = 0.0
+    """Where the piece begins in the whole sound."""
 
     @property
     def duration_ms(self) -> float:
-        """Length of the sound."""
+        """Length of the piece."""
         return 1000.0 * len(self.pcm) / self.sample_rate_hz
 
 
@@ -91,7 +99,7 @@ class PiperVoice:
 
     def __init__(
         self,
-        session: onnxruntime.InferenceSession,
+        graph: VoiceGraph,
         config: VoiceConfig,
         *,
         speaker: int = 0,
@@ -99,13 +107,11 @@ class PiperVoice:
         noise_w: float = 0.0,
         speed: float = 1.0,
     ) -> None:
-        self._session = session
+        self._graph = graph
         self._config = config
-        self._phonemizer = EnglishPhonemizer()
+        self._speaker = speaker
         self._scales = np.array([noise_scale, config.length_scale / speed, noise_w], np.float32)
-        self._speaker = (
-            {"sid": np.array([speaker], np.int64)} if "sid" in {i.name for i in session.get_inputs()} else {}
-        )
+        self._phonemizer = EnglishPhonemizer()
 
     @classmethod
     def load(
@@ -131,12 +137,11 @@ class PiperVoice:
         if not model.is_file():
             raise VoiceUnsuitable(f"voice model {model} is not there")
         try:
-            session = open_session(model)
-        except Exception as error:  # border: onnxruntime raises classes of its own without a common base
-            raise VoiceUnsuitable(f"voice model {model} cannot be loaded: {str(error).splitlines()[0]}") from error
-        if not {"input", "input_lengths", "scales"} <= {i.name for i in session.get_inputs()}:
-            raise VoiceUnsuitable(f"voice model {model} does not have the inputs of a Piper voice")
-        return cls(session, parsed, speaker=speaker, noise_scale=noise_scale, noise_w=noise_w, speed=speed)
+            graph = open_voice_graph(model)
+        except Exception as error:  # border: onnx and onnxruntime raise classes of their own without a common base
+            reason = (str(error).splitlines() or [repr(error)])[0]
+            raise VoiceUnsuitable(f"voice model {model} cannot be loaded: {reason}") from error
+        return cls(graph, parsed, speaker=speaker, noise_scale=noise_scale, noise_w=noise_w, speed=speed)
 
     @property
     def sample_rate_hz(self) -> int:
@@ -148,56 +153,86 @@ class PiperVoice:
         self.synthesize("Hello.")
 
     def synthesize(self, text: str, *, should_stop: Callable[[], bool] = lambda: False) -> Speech | None:
-        """Say ``text``; text without anything to say gives no samples.
+        """Say all of ``text``; text without anything to say gives no samples.
 
-        One run of the network cannot be interrupted (about 45 ms per second of sound), so hand in clauses
-        (:func:`duplex_gpu.clauses.split_clauses`).  ``should_stop`` is asked before each run; ``None`` if it said yes.
+        ``should_stop`` is asked between runs of the network; ``None`` if it said yes.
         """
-        pcm: list[NDArray[np.int16]] = []
-        marks: list[TextMark] = []
-        played = 0
-        for words in _parts(self._phonemizer.phonemes(text)):
-            if should_stop():
-                return None
-            samples, ends = self._say(words)
-            marks += [
-                TextMark(word.end, 1000.0 * (played + end) / self.sample_rate_hz)
-                for word, end in zip(words, ends, strict=True)
-            ]
-            pcm.append(samples)
-            played += len(samples)
-        if marks:
-            marks[-1] = TextMark(len(text), marks[-1].audio_end_ms)
-        return Speech(np.concatenate(pcm) if pcm else np.zeros(0, np.int16), self.sample_rate_hz, tuple(marks))
+        pieces: list[Speech] = []
+        stream = self.stream(text)
+        while not should_stop():
+            piece = next(stream, None)
+            if piece is None:
+                pcm = np.concatenate([np.zeros(0, np.int16), *(piece.pcm for piece in pieces)])
+                return Speech(pcm, self.sample_rate_hz, tuple(mark for piece in pieces for mark in piece.marks))
+            pieces.append(piece)
+        return None
 
-    def _say(self, words: Sequence[Word]) -> tuple[NDArray[np.int16], list[float]]:
-        """Samples of one run, and the sample at which each word (with its pause) ends."""
-        symbols = " ".join(word.symbols + word.pause for word in words)
-        if not words[-1].pause:
-            symbols += ","  # the network cuts off a last word that nothing follows
+    def stream(self, text: str) -> Iterator[Speech]:
+        """``text`` piece by piece: each ``next`` runs the network once or twice and gives a piece of sound.
+
+        The first piece takes about 25 ms and another 30 ms per second of the sound of the text (of its first
+        ``MAX_PART_SYMBOLS`` symbols), later ones about 80 ms per second of sound.  The pieces do not depend on when
+        they are asked for.  A text without anything to say gives none.
+        """
+        parts = _parts(self._phonemizer.phonemes(text))
+        piece_ms = itertools.chain(PIECE_MS, itertools.repeat(PIECE_MS[-1]))
+        hop = self._graph.samples_per_frame
+        before = 0  # samples of the parts before this one
+        for number, words in enumerate(parts, start=1):
+            latent, ends = self._encode(words)
+            chars = [word.end for word in words]
+            if number == len(parts):
+                chars[-1] = len(text)
+            start = 0
+            while start < latent.count:
+                wanted = math.ceil(next(piece_ms) * self.sample_rate_hz / (1000 * hop))
+                stop = start + wanted if latent.count - start > 1.4 * wanted else latent.count  # no tiny rest
+                sound = self._graph.decode(latent, start, stop)
+                yield Speech(
+                    np.clip(np.rint(sound * 32767.0), -32768, 32767).astype(np.int16),
+                    self.sample_rate_hz,
+                    tuple(
+                        TextMark(char, self._ms(before + end * hop))
+                        for char, end in zip(chars, ends, strict=True)
+                        if start < end <= stop
+                    ),
+                    self._ms(before + start * hop),
+                )
+                start = stop
+            before += latent.count * hop
+
+    def _ms(self, samples: float) -> float:
+        return 1000.0 * samples / self.sample_rate_hz
+
+    def _encode(self, words: Sequence[Word]) -> tuple[Latent, list[float]]:
+        """The front's output for some words, and the frame at which each word (with its pause) ends."""
         ids = [*self._config.ids[START], *self._config.ids[PAD]]
-        for symbol in symbols:
-            ids += [*self._config.ids[symbol], *self._config.ids[PAD]]
+        id_ends: list[int] = []
+        for index, word in enumerate(words):
+            last = index == len(words) - 1
+            # The network swallows the end of a last word that nothing follows.
+            symbols = word.symbols + (word.pause or "," * last) + " " * (not last)
+            for symbol in symbols:
+                ids += [*self._config.ids[symbol], *self._config.ids[PAD]]
+            id_ends.append(len(ids))
         ids += self._config.ids[END]
-        feeds = {
-            "input": np.array([ids], np.int64),
-            "input_lengths": np.array([len(ids)], np.int64),
-            "scales": self._scales,
-        }
-        [sound] = self._session.run(None, feeds | self._speaker)
-        pcm = np.clip(np.rint(sound.reshape(-1) * 32767.0), -32768, 32767).astype(np.int16)
-        lengths = [len(word.symbols) + len(word.pause) + 1 for word in words]
-        total = sum(lengths)
-        return pcm, [len(pcm) * done / total for done in itertools.accumulate(lengths)]
+        latent = self._graph.encode(np.array(ids, np.int64), self._scales, self._speaker)
+        if latent.frames_per_id is None:
+            ends = [latent.count * end / len(ids) for end in id_ends]
+        else:
+            reached = latent.frames_per_id.cumsum()
+            ends = [float(reached[end - 1]) for end in id_ends]
+        ends[-1] = float(latent.count)
+        return latent, ends
 
 
 def _parts(words: Sequence[Word]) -> list[list[Word]]:
-    """Runs of whole words of at most ``MAX_CLAUSE_SYMBOLS`` symbols (a longer word is a part of its own)."""
+    """Runs of whole words of at most ``MAX_PART_SYMBOLS`` symbols (a longer word is a part of its own)."""
     parts: list[list[Word]] = []
     size = 0
     for word in words:
         length = len(word.symbols) + len(word.pause) + 1
-        if not parts or size + length > MAX_CLAUSE_SYMBOLS:
+        if not parts or size + length > MAX_PART_SYMBOLS:
             parts.append([])
             size = 0
         parts[-1].append(word)
