@@ -10,6 +10,7 @@ import pytest
 import structlog
 import trio
 from structlog.testing import LogCapture
+
 from trio_duplex.server.listener import BoundAddress, serve_asgi
 
 Serve = Callable[..., Awaitable[BoundAddress]]

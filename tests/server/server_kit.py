@@ -11,12 +11,13 @@ from contextlib import asynccontextmanager
 
 import attrs
 import trio
-from trio_duplex.server.app import DuplexApp
-from trio_duplex.server.listener import BoundAddress
-from trio_duplex.server.socket import ServerSocket, SocketGone
 from trio_websocket import open_websocket_url
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import CloseConnection, Event, Ping, TextMessage
+
+from trio_duplex.server.app import DuplexApp
+from trio_duplex.server.listener import BoundAddress
+from trio_duplex.server.socket import ServerSocket, SocketGone
 
 UNREADABLE = 16 * 1024 * 1024
 """Bytes of one message that no kernel buffer can swallow: sending it to a client that never reads must block."""

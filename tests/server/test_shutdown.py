@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import trio
 from server_kit import Recorder, make_app, open_tcp, raw_client, receive_for_ever, send_unreadable
-from trio_duplex.server.listener import BoundAddress, ListenerOptions, serve_asgi
-from trio_duplex.server.socket import ServerSocket, SocketGone
 from wsproto.events import CloseConnection, TextMessage
 from wsproto.utilities import LocalProtocolError
+
+from trio_duplex.server.listener import BoundAddress, ListenerOptions, serve_asgi
+from trio_duplex.server.socket import ServerSocket, SocketGone
 
 QUICK = ListenerOptions(grace_s=0.4, unwind_s=0.4)
 HERE = Path(__file__).parent
@@ -62,6 +63,17 @@ class Server:
         with trio.fail_after(limit_s):
             await self.ended.wait()
         return trio.current_time() - began
+
+
+async def read_address(stream: trio.abc.ReceiveStream) -> BoundAddress:
+    """The line ``host port`` that a server process prints."""
+    line = b""
+    while not line.endswith(b"\n"):
+        chunk = await stream.receive_some(100)
+        assert chunk, "the server process ended"
+        line += chunk
+    host, port = line.decode().split()
+    return BoundAddress(host, int(port), f"http://{host}:{port}")
 
 
 @pytest.fixture
@@ -169,8 +181,7 @@ async def test_a_signal_ends_the_process_with_status_0_with_both_kinds_of_client
         process = await nursery.start(partial(trio.run_process, command, stdout=subprocess.PIPE, check=True))
         try:
             with trio.fail_after(20):
-                host, port = (await process.stdout.receive_some(100)).decode().split()
-            bound = BoundAddress(host, int(port), f"http://{host}:{port}")
+                bound = await read_address(process.stdout)
             async with (
                 raw_client(bound, "/stuck", receive_buffer=4096),
                 raw_client(bound, "/polite") as polite_client,

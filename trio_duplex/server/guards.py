@@ -26,6 +26,7 @@ from wsproto.events import CloseConnection, Message, Ping
 from wsproto.frame_protocol import CloseReason
 
 __all__ = [
+    "DROP_QUEUED",
     "SWITCH_INTERVAL_S",
     "UTF8_KEY",
     "WEBSOCKET_MAX_MESSAGE_BYTES",
@@ -47,6 +48,10 @@ SWITCH_INTERVAL_S: Final = 0.0005
 
 UTF8_KEY: Final = "trio_duplex.utf8"
 """Extra key of a ``websocket.send`` message: a text frame's payload, already encoded."""
+
+
+DROP_QUEUED: Final = {"type": "trio_duplex.drop_queued"}
+"""Not for the app: whoever feeds it forgets what the app has not received yet, so that the read loop can go on."""
 
 
 def quicken_thread_switches() -> None:
@@ -219,24 +224,31 @@ class GuardedWebSocket(WSStream):
     async def app_send(self, message: Any) -> None:
         """Take one event from the app; None = the app has ended.
 
-        Raises ClientGone for anything but a close once the WebSocket has ended.  Cancellation: see
-        ``tcp.Connection.write``; while waiting for the peer's Close frame it simply stops waiting.
+        A close returns when the peer has answered, or after ``close_wait_s``.  Raises ClientGone for anything but a
+        close once the WebSocket has ended.  Cancellation: see ``tcp.Connection.write``; while waiting for the peer's
+        Close frame it simply stops waiting.
         """
         if message is None:
             await self._app_ended()
-        elif self.closed or self._gone is not None:
-            if message["type"] != "websocket.close":
-                raise ClientGone(f"{message['type']}: the WebSocket has ended")
+            return
+        kind = message["type"]
+        if self.closed or self._gone is not None:
+            if kind != "websocket.close":
+                raise ClientGone(f"{kind}: the WebSocket has ended")
         elif UTF8_KEY in message and self.state == ASGIWebsocketState.CONNECTED:
             await self.send(Data(stream_id=self.stream_id, data=_text_frame(message[UTF8_KEY])))
             self._check_sent()
+        elif kind == "websocket.close":
+            self._dropping = True
+            if self.app_put is not None:
+                await self.app_put(DROP_QUEUED)
+            await super().app_send(message)
+            await self._finish()
         else:
-            if message["type"] == "websocket.close":
-                self._dropping = True
-            elif message["type"] == "websocket.accept":
+            if kind == "websocket.accept":
                 self._link.note_websocket()
             await super().app_send(message)
-            if message["type"] == "websocket.send":
+            if kind == "websocket.send":
                 self._check_sent()
 
     def _check_sent(self) -> None:
@@ -251,6 +263,10 @@ class GuardedWebSocket(WSStream):
             await self._send_error_response(500)
         elif self.state == ASGIWebsocketState.CONNECTED:
             await self._send_wsproto_event(CloseConnection(code=CloseReason.INTERNAL_ERROR))
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """After our last word: wait for the peer's, bounded, and close TCP."""
         if self.handshake.accepted:
             with trio.move_on_after(self._link.close_wait_s):
                 await self._peer_done.wait()

@@ -72,13 +72,13 @@ class SocketLike(Protocol):
         """Answer the handshake with an HTTP error instead."""
 
     async def receive(self) -> str | bytes:
-        """The next message; SocketGone at the end."""
+        """The next message; SocketGone at the end, of the peer's or our own making."""
 
     async def send(self, message: str | bytes) -> None:
         """Send one text message, as str or as UTF-8 bytes; SocketGone when the peer is known to have left."""
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Send a Close frame.  Nothing can be sent or received afterwards."""
+        """End the WebSocket politely: Close frame, and a bounded wait for the peer's."""
 
     def abort(self) -> None:
         """End the connection at once, whatever is blocked on it."""
@@ -117,6 +117,8 @@ class ServerSocket:
         self._send = send
         self._state = "connecting"
         self._gone: SocketGone | None = None
+        self._closed_with: tuple[int, str] | None = None
+        self._receiving: trio.CancelScope | None = None
         self._accepted = False
 
     @property
@@ -185,8 +187,17 @@ class ServerSocket:
         """
         if self._gone is not None:
             raise self._gone
-        self._expect("open")
-        event = await self._receive()
+        if not self._accepted:
+            raise RuntimeError("accept the socket first")
+        if self._receiving is not None:
+            raise trio.BusyResourceError("another task is receiving from this socket")
+        with trio.CancelScope() as self._receiving:
+            try:
+                event = await self._receive()
+            finally:
+                self._receiving = None
+        if self._gone is not None:  # close() has finished meanwhile
+            raise self._gone
         if event["type"] == "websocket.receive":
             text: str | None = event.get("text")
             return event["bytes"] if text is None else text
@@ -212,18 +223,23 @@ class ServerSocket:
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Send a Close frame with ``code`` and ``reason`` (cut to 123 bytes); nothing if it has ended already.
 
-        Returns when the frame is handed to the kernel.  After the endpoint has returned, the listener waits a
-        bounded time for the client's answer.  Before ``accept`` this is a plain 403.  Cancellation as for ``send``.
+        Returns when the client has answered, or after the listener's ``close_wait_s``; from then on ``receive``,
+        also one that is waiting, raises SocketGone.  What the client still sends is dropped.  Before ``accept`` this
+        is a plain 403.  Cancellation: the frame is sent whole, or not at all and the connection ends without.
         """
-        if self._state == "closed" or self._gone is not None:
+        if self._closed_with is not None or self._gone is not None:
             return
+        self._closed_with = (code, reason)
         self._state = "closed"
-        self._gone = SocketGone(code, reason)
         short = reason.encode("utf-8")[:123].decode("utf-8", "ignore")
         try:
             await self._send({"type": "websocket.close", "code": code, "reason": short})
         except OSError:
             log.debug("close_after_end", code=code)
+        finally:
+            self._end(code, reason)
+            if self._receiving is not None:  # a stock server would leave it waiting for the client's answer
+                self._receiving.cancel()
 
     def abort(self) -> None:
         """Reset the TCP connection now.  Blocked sends and receives end with SocketGone.
@@ -248,13 +264,15 @@ class ServerSocket:
 
     def _end(self, code: int, reason: str) -> SocketGone:
         if self._gone is None:
-            self._gone = SocketGone(code, reason)
+            self._gone = SocketGone(*(self._closed_with or (code, reason)))
         self._state = "closed"
         return self._gone
 
     def _expect(self, state: str) -> None:
         if self._gone is not None:
             raise self._gone
+        if self._closed_with is not None:
+            raise SocketGone(*self._closed_with)
         if self._state != state:
             raise RuntimeError(f"the socket is {self._state}, not {state}")
 

@@ -21,7 +21,7 @@ from hypercorn.trio.task_group import _handle as run_asgi_app
 from hypercorn.typing import ConnectionState as LifespanState
 from hypercorn.utils import parse_socket_addr
 
-from trio_duplex.server.guards import GuardedHttp1
+from trio_duplex.server.guards import DROP_QUEUED, GuardedHttp1
 
 if TYPE_CHECKING:
     from hypercorn.config import Config
@@ -103,6 +103,11 @@ class _AppTasks:
             if event["type"] == last["type"]:
                 last.update(event)
                 sender.close()
+                return
+            if event is DROP_QUEUED:
+                with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel, trio.ClosedResourceError):
+                    while True:
+                        receiver.receive_nowait()
                 return
             with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 try:
