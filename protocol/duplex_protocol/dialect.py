@@ -24,7 +24,8 @@ class SessionDefaults:
     """What the deployment and its model say about a new session before the client does.
 
     ``input_rate_hz``/``output_rate_hz`` are the model's native rates (used when the client names none, contract 2.2);
-    ``native_lane`` is true for model-native lanes.
+    ``native_lane`` is true for model-native lanes. ``lane_by_client`` is true where ``extra_body.native_duplex`` picks
+    the lane (MiniCPM-o): then that flag decides and ``native_lane`` is not read.
     """
 
     model: str
@@ -32,6 +33,7 @@ class SessionDefaults:
     output_rate_hz: int = 24_000
     native_lane: bool = True
     idle_timeout_s: float | None = 300.0
+    lane_by_client: bool = False
 
 
 @attrs.frozen

@@ -70,12 +70,17 @@ class SessionExpired(Event):
 
 @attrs.frozen(kw_only=True)
 class SessionResumed(Event):
-    """A resume was accepted. Travels without a sequence number (contract 15.1)."""
+    """A resume was accepted. Travels without a sequence number (contract 15.1).
+
+    ``by_query`` is true when the URL asked for it instead of a ``session.resume`` message; the plain view then says
+    ``session.created``, the first event that its clients wait for on every socket.
+    """
 
     session_id: str
     incarnation: int
     attachment_generation: int
     resume_token: str = attrs.field(repr=False)
+    by_query: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -99,10 +104,15 @@ class ResyncRequired(Event):
 
 @attrs.frozen(kw_only=True)
 class SpeechStarted(Event):
-    """Speech onset of an input item, on the session's audio clock."""
+    """Speech onset of an input item, on the session's audio clock.
+
+    ``detected_by_server`` is false while ``turn_detection`` is null: the plain view then keeps the event to itself,
+    because stock clients take it as an interruption.
+    """
 
     item_id: str
     audio_start_ms: int
+    detected_by_server: bool = True
 
 
 @attrs.frozen(kw_only=True)
@@ -111,6 +121,7 @@ class SpeechStopped(Event):
 
     item_id: str
     audio_end_ms: int
+    detected_by_server: bool = True
 
 
 @attrs.frozen(kw_only=True)
@@ -138,6 +149,15 @@ class InputCommitted(Event):
     no_response: bool = False
     is_speech: bool | None = None
     overlap_ack: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class InputTranscribed(Event):
+    """The model recognised a committed user item after its commit fan-out; ``audio_ms`` is the item's length."""
+
+    item_id: str
+    transcript: str
+    audio_ms: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -387,7 +407,11 @@ class RuntimeControl(Event):
 
 @attrs.frozen(kw_only=True)
 class ErrorRaised(Event):
-    """One refused client event, or an engine error. ``handshake_flat`` asks for the flat form (contract 6.1)."""
+    """One refused client event, or an engine error.
+
+    ``cause`` is the wire type of the refused event where it is known; the plain view picks OpenAI's code by it
+    (``item_not_found`` has a code per event there).
+    """
 
     code: str
     message: str
@@ -397,3 +421,4 @@ class ErrorRaised(Event):
     session_id: str | None = None
     epoch: int | None = None
     response_id: str | None = None
+    cause: str | None = None
