@@ -10,7 +10,7 @@ from typing import Final
 
 from duplex_protocol import events as e
 from duplex_protocol import shapes
-from duplex_protocol.errors import error_row
+from duplex_protocol.errors import RemoteProtocolError, error_row
 from duplex_protocol.memory import Memory
 from duplex_protocol.session_echo import render_session
 from duplex_protocol.shapes import View, item_frame
@@ -55,6 +55,12 @@ def envelope(
     if retryable is not None and view == "duplex":
         error["retryable"] = retryable
     return {"type": "error", "error": error}
+
+
+def flat_error(error: RemoteProtocolError) -> Json:
+    """The flat form of an error (contract 6.1): handshake stage and native dialect."""
+    frame: Json = {"type": "error", "error": error.message, "code": error.code}
+    return frame | shapes.optional(related_event_id=error.event_id, param=error.param, retryable=error.retryable)
 
 
 # --- session ----------------------------------------------------------------------------------------------------------

@@ -289,9 +289,9 @@ def project(memory: Memory, event: e.Event) -> list[Projected]:
     if rows is None:
         raise LocalProtocolError(f"no projection for {type(event).__name__}")
     move = RESPONSE_EVENTS.get(type(event))
-    if move is not None and not _moved(memory, event, move):
+    if move is not None and not moved(memory, event, move):
         return []
-    numbered = not _unnumbered(event)
+    numbered = not unnumbered(event)
     out: list[Projected] = []
     frames: list[Json] = []
     droppable = False
@@ -306,11 +306,11 @@ def project(memory: Memory, event: e.Event) -> list[Projected]:
     if frames:
         out.append(Projected(tuple(frames), droppable, numbered))
     if move == "finish":
-        _forget(memory, event)
+        forget(memory, event)
     return out
 
 
-def _moved(memory: Memory, event: Any, move: ResponseMove) -> bool:
+def moved(memory: Memory, event: Any, move: ResponseMove) -> bool:
     """Move the response of ``event`` along; False when it is already finished."""
     response_id: str = event.response_id
     bracket = memory.open.get(response_id)
@@ -325,14 +325,15 @@ def _moved(memory: Memory, event: Any, move: ResponseMove) -> bool:
     return True
 
 
-def _forget(memory: Memory, event: Any) -> None:
+def forget(memory: Memory, event: Any) -> None:
+    """Close the books of a finished response; its id stays known for a while."""
     del memory.open[event.response_id]
     memory.finished[event.response_id] = None
     while len(memory.finished) > FINISHED_KEPT:
         del memory.finished[next(iter(memory.finished))]
 
 
-def _unnumbered(event: e.Event) -> bool:
+def unnumbered(event: e.Event) -> bool:
     """Events without ``server_event_seq``: those that answer a resume (contract 15.1)."""
     if isinstance(event, e.ResyncRequired):
         return event.reason == "journal_gap"

@@ -12,7 +12,7 @@ from duplex_protocol.commands import Command
 from duplex_protocol.dialect import ConfigUpdate, Projected, SessionDefaults
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.events import AudioDelta, Event
-from duplex_protocol.frames_session import envelope
+from duplex_protocol.frames_session import envelope, flat_error
 from duplex_protocol.memory import Memory
 from duplex_protocol.projection import project
 from duplex_protocol.session_object import parse_open, parse_update
@@ -75,14 +75,6 @@ class RealtimeDialect:
             event_id=error.event_id,
             retryable=error.retryable,
         )
-
-
-def flat_error(error: RemoteProtocolError) -> Json:
-    """The flat form of an error (contract 6.1): handshake stage and native dialect."""
-    frame: Json = {"type": "error", "error": error.message, "code": error.code}
-    if error.retryable is not None:
-        frame["retryable"] = error.retryable
-    return frame
 
 
 def _cut(event: AudioDelta) -> Iterator[AudioDelta]:
