@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from duplex_gpu.onnx_session import open_session
 from duplex_gpu.weights import MOONSHINE_DECODER, MOONSHINE_ENCODER, MOONSHINE_TOKENIZER, WeightsCorrupt, weight_path
 
-__all__ = ["SAMPLE_RATE_HZ", "MoonshineRecognizer", "MoonshineTokenizer"]
+__all__ = ["SAMPLE_RATE_HZ", "MoonshineRecognizer", "MoonshineTokenizer", "repeated_tail"]
 
 SAMPLE_RATE_HZ = 16_000
 MIN_SAMPLES = SAMPLE_RATE_HZ // 2
@@ -129,7 +129,7 @@ class MoonshineRecognizer:
             if token == END_TOKEN:
                 break
             tokens.append(token)
-            if (loop := _loop_length(tokens)) is not None:
+            if (loop := repeated_tail(tokens)) is not None:
                 return tokens[: len(tokens) - (MAX_REPEATS - 1) * loop]
             feeds |= {f"past_key_values.{name}": output for name, output in zip(kept, outputs[1:], strict=True)}
             if kept is not self._own:
@@ -138,7 +138,7 @@ class MoonshineRecognizer:
         return tokens
 
 
-def _loop_length(tokens: Sequence[int]) -> int | None:
+def repeated_tail(tokens: Sequence[int]) -> int | None:
     """If the tokens end in the same 1 to 8 tokens ``MAX_REPEATS`` times over, how many tokens those are.
 
     Greedy decoders fall into such loops on noise.  People do say a word three times, seldom more.
