@@ -7,9 +7,9 @@ from functools import partial
 
 import structlog
 import trio
-from server_kit import Recorder, make_app, send_unreadable
-from test_shutdown import QUICK, polite
 
+from tests.server.server_kit import Recorder, make_app, send_unreadable
+from tests.server.test_shutdown import QUICK, polite
 from trio_duplex.server.guards import quicken_thread_switches
 from trio_duplex.server.listener import serve_asgi
 

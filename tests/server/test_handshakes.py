@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import trio
-from server_kit import converse, make_app, masked_frame, open_tcp, raw_client, read_to_end, upgrade_request
 
+from tests.server.server_kit import converse, make_app, masked_frame, open_tcp, raw_client, read_to_end, upgrade_request
 from trio_duplex.server.app import Refusal
 from trio_duplex.server.guards import GuardedHttp1, choose_subprotocol
 from trio_duplex.server.listener import ListenerOptions

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import trio
-from server_kit import (
+from wsproto.events import CloseConnection, Pong, TextMessage
+
+from tests.server.server_kit import (
     Recorder,
     converse,
     make_app,
@@ -16,8 +18,6 @@ from server_kit import (
     receive_for_ever,
     send_unreadable,
 )
-from wsproto.events import CloseConnection, Pong, TextMessage
-
 from trio_duplex.server.guards import WEBSOCKET_MAX_MESSAGE_BYTES, MessageBuffer
 from trio_duplex.server.listener import ListenerOptions
 from trio_duplex.server.socket import ServerSocket, SocketGone

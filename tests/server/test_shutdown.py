@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import trio
-from server_kit import Recorder, make_app, open_tcp, raw_client, receive_for_ever, send_unreadable
 from wsproto.events import CloseConnection, TextMessage
 from wsproto.utilities import LocalProtocolError
 
+from tests.server.server_kit import Recorder, make_app, open_tcp, raw_client, receive_for_ever, send_unreadable
 from trio_duplex.server.listener import BoundAddress, ListenerOptions, serve_asgi
 from trio_duplex.server.socket import ServerSocket, SocketGone
 
 QUICK = ListenerOptions(grace_s=0.4, unwind_s=0.4)
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 async def polite(sock: ServerSocket) -> None:
@@ -176,9 +176,9 @@ async def test_shutdown_while_a_handshake_is_under_way(server: Server) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_process_with_status_0_with_both_kinds_of_client(number: signal.Signals) -> None:
-    command = [sys.executable, "-W", "error", str(HERE / "small_server.py")]
+    command = [sys.executable, "-W", "error", "-m", "tests.server.small_server"]
     async with trio.open_nursery() as nursery:
-        process = await nursery.start(partial(trio.run_process, command, stdout=subprocess.PIPE, check=True))
+        process = await nursery.start(partial(trio.run_process, command, stdout=subprocess.PIPE, check=True, cwd=ROOT))
         try:
             with trio.fail_after(20):
                 bound = await read_address(process.stdout)
