@@ -119,7 +119,7 @@ class MessageBuffer(WebsocketBuffer):
     def extend(self, event: Message[Any]) -> None:
         """Add a piece; FrameTooLargeError when the message would pass the limit."""
         data = event.data
-        size = len(data.encode("utf-8", "surrogatepass")) if isinstance(data, str) and not data.isascii() else len(data)
+        size = len(data.encode()) if isinstance(data, str) and not data.isascii() else len(data)
         if self.length + size > self.max_length:
             raise FrameTooLargeError
         self.length += size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import socket as stdlib_socket
 import ssl
 from pathlib import Path
@@ -17,13 +18,14 @@ from hypercorn.logging import Logger
 from hypercorn.trio.worker_context import WorkerContext
 
 from trio_duplex.server.guards import WEBSOCKET_MAX_MESSAGE_BYTES
-from trio_duplex.server.lifespan import AsgiApp, Lifespan
+from trio_duplex.server.lifespan import AsgiApp, Lifespan, LifespanFailed
 from trio_duplex.server.tcp import EXTENSION, Connection, TimeLimits, abort_socket
 
 __all__ = ["BoundAddress", "ListenError", "ListenerOptions", "PortBusy", "serve_asgi"]
 
 log = structlog.get_logger(__name__)
 
+_WARNING_PAUSE_S: Final = 10.0
 _OVER_CAP: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
 )
@@ -90,7 +92,7 @@ async def serve_asgi(
     """Serve an ASGI app over HTTP/1.1 and WebSocket until ``shutdown`` is set.
 
     ``task_status.started`` gives the BoundAddress once connections are accepted, after the app's lifespan startup.
-    With port 0 the system chooses one.
+    With port 0 the system chooses one.  A shutdown during the startup cancels it and is a normal end.
 
     Shutdown: accepting stops, idle connections close, and every app sees ``going_away`` (the same event) and has
     ``grace_s`` to finish; then the remaining connections are reset, after ``unwind_s`` their apps are cancelled, and
@@ -108,8 +110,10 @@ async def serve_asgi(
     plain = trio.SocketListener(listening)
     accepted = plain if tls is None else trio.SSLListener(plain, tls, https_compatible=True)
     lifespan = Lifespan(app, {EXTENSION: {"going_away": going_away}})
+    failure: LifespanFailed | None = None
+    ready = False
     async with accepted, trio.open_nursery() as lifespan_nursery:
-        failure = await lifespan_nursery.start(lifespan.run)
+        failure = await _start_unless(going_away, lifespan_nursery, lifespan)
         if failure is None:
             room = _Room(app, lifespan.state, options, going_away)
             async with trio.open_nursery() as handlers:
@@ -117,6 +121,7 @@ async def serve_asgi(
                     door.start_soon(room.admit_all, accepted, handlers)
                     log.info("listening", url=bound.url)
                     task_status.started(bound)
+                    ready = True
                     await going_away.wait()
                     door.cancel_scope.cancel()
                 await room.empty_within_bounds(handlers)
@@ -124,6 +129,23 @@ async def serve_asgi(
         lifespan_nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
+    # Shut down before it was ready: whoever waits for the start sees a server that has ended already.
+    if not ready:
+        task_status.started(bound)
+
+
+async def _start_unless(going_away: trio.Event, nursery: trio.Nursery, lifespan: Lifespan) -> LifespanFailed | None:
+    """Start the app, which may take minutes; a shutdown meanwhile cancels ``nursery``."""
+    async with trio.open_nursery() as racing:
+
+        async def give_up() -> None:
+            await going_away.wait()
+            nursery.cancel_scope.cancel()
+
+        racing.start_soon(give_up)
+        failure: LifespanFailed | None = await nursery.start(lifespan.run)
+        racing.cancel_scope.cancel()
+    return failure
 
 
 class _Room:
@@ -137,7 +159,7 @@ class _Room:
         self._config = _hypercorn_config(options)
         self._context = WorkerContext(None)
         self._live: set[Connection] = set()
-        self._turned_away = False
+        self._silent_until = -math.inf
         self._lot = trio.lowlevel.ParkingLot()
 
     async def admit_all(
@@ -159,13 +181,12 @@ class _Room:
             await connection.run(self._app, self._config, self._context, self._state)
         finally:
             self._live.discard(connection)
-            self._turned_away = False
             if not self._live:
                 self._lot.unpark_all()
 
     async def _turn_away(self, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]) -> None:
-        if not self._turned_away:  # one warning per full spell, not one per refused connection
-            self._turned_away = True
+        if trio.current_time() >= self._silent_until:  # not one warning per refused connection
+            self._silent_until = trio.current_time() + _WARNING_PAUSE_S
             log.warning("connection_cap_reached", max_connections=self._options.max_connections)
         if isinstance(stream, trio.SocketStream):
             with trio.move_on_after(1):
