@@ -18,13 +18,13 @@ FIELDS: Final = (
     Field("audio", readers.base64_audio, ("delta", "data"), missing="bad_event", note="base64, whole samples"),
     Field("format", readers.anything, ("input_audio_format",), note="a word or an object with type and rate"),
     Field("sample_rate_hz", _rate, ("sample_rate",)),
-    Field("duration_ms", readers.number, ("audio_duration_ms",)),
-    Field("audio_start_ms", readers.number),
-    Field("audio_end_ms", readers.number),
+    Field("duration_ms", readers.positive_ms, ("audio_duration_ms",)),
+    Field("audio_start_ms", readers.positive_ms),
+    Field("audio_end_ms", readers.positive_ms),
     Field("is_speech", readers.flag, ("speech",)),
     Field("speech_probability", readers.number),
     Field("vad", readers.object_, note="is_speech, speech_probability or probability, silence_rms"),
-    Field("overlap_silence_rms", readers.number),
+    Field("overlap_silence_rms", readers.not_negative),
     Field("overlap_action", readers.text, ("overlap",)),
     Field("force_barge_in", readers.flag),
     Field("force_listen", readers.flag),
@@ -37,7 +37,7 @@ FIELDS: Final = (
 _VAD_FIELDS: Final = (
     Field("is_speech", readers.flag),
     Field("speech_probability", readers.number, ("probability",)),
-    Field("silence_rms", readers.number),
+    Field("silence_rms", readers.not_negative),
 )
 _HINT_FIELDS: Final = (Field("transcript", readers.text, ("text",)),)
 _NO_HINTS: Final = AppendHints()

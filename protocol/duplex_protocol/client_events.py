@@ -83,7 +83,7 @@ _COMMIT_FIELDS: Final = (
     Field("final", readers.flag, note="default true; informational"),
     Field("response_create", readers.flag, ("create_response",), note="default: the lane decides"),
     Field("is_speech", readers.flag, note="false declares silence"),
-    Field("audio_end_ms", readers.number, ("audio_ms",), note="for speech_stopped"),
+    Field("audio_end_ms", readers.positive_ms, ("audio_ms",), note="for speech_stopped"),
 )
 
 CLIENT_EVENTS: Final[dict[str, ClientRow]] = {
@@ -171,7 +171,7 @@ CLIENT_EVENTS: Final[dict[str, ClientRow]] = {
         ),
         (
             _ITEM_ID,
-            Field("audio_end_ms", readers.number, missing="bad_event"),
+            Field("audio_end_ms", readers.milliseconds, missing="bad_event"),
             Field("content_index", readers.whole, note="default 0"),
         ),
     ),
@@ -217,8 +217,8 @@ CLIENT_EVENTS: Final[dict[str, ClientRow]] = {
             truncate=bool(s["truncate"]),
         ),
         (
-            Field("played_ms", readers.not_negative, ("audio_ms",), note="negative counts as 0"),
-            Field("committed_ms", readers.not_negative, note="negative counts as 0"),
+            Field("played_ms", readers.positive_ms, ("audio_ms",), note="negative counts as 0"),
+            Field("committed_ms", readers.positive_ms, note="negative counts as 0"),
             _TEXT_ID,
             Field("item_id", readers.text),
             Field("truncate", readers.flag),

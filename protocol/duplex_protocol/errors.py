@@ -126,6 +126,20 @@ ERRORS: Final[dict[str, ErrorRow]] = {
     "realtime_input_failed": ErrorRow(SERVER),
     "engine_error": ErrorRow(SERVER),
     "internal_error": ErrorRow(SERVER),
+    "runtime_contract_invalid": ErrorRow(INVALID),
+    "runtime_resume_failed": ErrorRow(INVALID),
+    "runtime_resume_unsupported": ErrorRow(INVALID),
+    "runtime_touch_unsupported": ErrorRow(SERVER),
+    # typed refusals of an engine, in place of a runtime_*_failed code
+    "stale_fence": ErrorRow(INVALID),
+    "failed_precondition": ErrorRow(INVALID),
+    "not_found": ErrorRow(INVALID),
+    "invalid_argument": ErrorRow(INVALID),
+    "invalid_capability": ErrorRow(INVALID),
+    "timeout": ErrorRow(INVALID, retryable=True),
+    # route and lane
+    "multi_api_duplex_unsupported": ErrorRow(INVALID),
+    "text_only_turn_unsupported": ErrorRow(INVALID),
     "duplex_error": ErrorRow(INVALID),
 }
 

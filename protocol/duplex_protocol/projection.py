@@ -271,9 +271,10 @@ RESPONSE_EVENTS: Final[dict[type[e.Event], ResponseMove]] = {
     e.ResponseSpeak: "speak",
     e.AudioDelta: "audio",
     e.TextDelta: "text",
+    e.ResponseListen: "listen",
     e.ResponseDone: "finish",
 }
-"""Native events that move a response along; what they do to its phase is in :mod:`duplex_protocol.states`."""
+"""Native events that move a response along (a listen only with an id); :mod:`duplex_protocol.states` says how."""
 
 FINISHED_KEPT: Final = 256
 """How many finished response ids a dialect remembers, to swallow what comes late for them."""
@@ -312,7 +313,9 @@ def project(memory: Memory, event: e.Event) -> list[Projected]:
 
 def moved(memory: Memory, event: Any, move: ResponseMove) -> bool:
     """Move the response of ``event`` along; False when it is already finished."""
-    response_id: str = event.response_id
+    response_id: str | None = event.response_id
+    if response_id is None:  # a listen decision outside any response
+        return True
     bracket = memory.open.get(response_id)
     if bracket is not None:
         bracket.phase = next_response_phase(bracket.phase, move)

@@ -17,6 +17,8 @@ from duplex_protocol.values import Json
 
 Reader = Callable[[Any, str], Any]
 
+MAX_EXACT: Final = 2**53 - 1
+"""Largest integer that every JSON reader keeps exact."""
 MAX_VIDEO_FRAMES: Final = 2
 MAX_VIDEO_FRAME_CHARS: Final = 4_000_000
 _IMAGE_MAGIC: Final = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")
@@ -63,10 +65,20 @@ def not_negative(value: Any, param: str) -> float:
     return max(number(value, param), 0)
 
 
+def milliseconds(value: Any, param: str) -> float:
+    """A finite number, drawn in to what a JSON integer can carry exactly; it may be negative."""
+    return max(-MAX_EXACT, min(number(value, param), MAX_EXACT))
+
+
+def positive_ms(value: Any, param: str) -> float:
+    """As :func:`milliseconds`; negative ones count as 0."""
+    return max(milliseconds(value, param), 0)
+
+
 def whole(value: Any, param: str) -> int:
-    """A whole number (1.0 is one); booleans are not numbers."""
+    """A whole number (1.0 is one) of a size that JSON carries exactly; booleans are not numbers."""
     checked = number(value, param)
-    if isinstance(checked, float) and not checked.is_integer():
+    if (isinstance(checked, float) and not checked.is_integer()) or abs(checked) > MAX_EXACT:
         raise RemoteProtocolError("bad_event", f"{param} must be a whole number", param=param)
     return int(checked)
 

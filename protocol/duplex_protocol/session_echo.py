@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from duplex_protocol.audio_formats import AudioFormat, ga_format
-from duplex_protocol.shapes import View, plain_metadata, plain_modalities
+from duplex_protocol.shapes import View, plain_modalities
 from duplex_protocol.values import Json, SessionConfig, SessionSnapshot, TurnDetection
 
 PLAIN_FORMATS: Final[dict[str, str]] = {"g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 """OpenAI's G.711 names; every other encoding keeps its own type word and shows its rate."""
+
+OPENAI_ONLY: Final = ("truncation", "parallel_tool_calls", "reasoning")
+"""Session keys of OpenAI's that mean nothing here; the plain view echoes them too."""
 
 
 def render_session(snapshot: SessionSnapshot, view: View) -> Json:
@@ -138,10 +141,7 @@ def _plain(snapshot: SessionSnapshot) -> Json:
         "prompt": config.prompt,
         "include": config.include,
     }
-    metadata = plain_metadata(config.metadata)
-    if metadata:
-        shape["metadata"] = metadata
-    return shape
+    return shape | {key: config.unknown[key] for key in OPENAI_ONLY if key in config.unknown}
 
 
 def plain_format(value: AudioFormat) -> Json:
