@@ -68,9 +68,7 @@ def structure(value: object, kind: type[Any], *, where: str) -> Any:
     if not isinstance(value, dict):
         raise DeployError(f"{where}: expected a mapping, got {type(value).__name__}")
     converter = _converter()
-    converter.register_structure_hook(
-        kind, make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True)
-    )
+    converter.register_structure_hook(kind, make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True))
     try:
         return converter.structure(value, kind)
     except cattrs.errors.ClassValidationError as error:

@@ -7,12 +7,12 @@ from typing import Any
 import attrs
 import structlog
 import trio
+
 from duplex_protocol import events as ev
 from duplex_protocol.dialect import ConfigUpdate, Dialect
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Json
 from duplex_protocol.wire import encode
-
 from trio_duplex.models.plugin import ModelPlugin, OpenRefused
 from trio_duplex.session.attachment import Attachment
 from trio_duplex.session.core import Session
@@ -276,5 +276,3 @@ class Hub:
             opened=self.opened,
             refused=self.refused,
         )
-
-

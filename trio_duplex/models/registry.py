@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trio_duplex.config import Deployment, DeployError, structure
+from trio_duplex.config import DeployError, Deployment, structure
 from trio_duplex.models.plugin import ModelPlugin
 
 KNOWN = ("demo",)

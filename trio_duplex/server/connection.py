@@ -10,12 +10,14 @@ from collections.abc import Callable
 import attrs
 import structlog
 import trio
+
 from duplex_protocol import wire
 from duplex_protocol.commands import UpdateSession
 from duplex_protocol.dialect import MAX_EVENT_BYTES
 from duplex_protocol.errors import RemoteProtocolError
-from duplex_protocol.realtime import RealtimeDialect, choose_view
-
+from duplex_protocol.handshake import choose_view
+from duplex_protocol.realtime import RealtimeDialect
+from duplex_protocol.values import Json
 from trio_duplex.hub import Hub
 from trio_duplex.server.handshake import Entrance, Handshake, HandshakeEnded
 from trio_duplex.server.socket import SocketGone, SocketLike
@@ -107,7 +109,7 @@ class Connection:
             else:
                 refusals = 0
 
-    def _take(self, session: Session, event: wire.Json) -> None:
+    def _take(self, session: Session, event: Json) -> None:
         """Decode one parsed client event and post its commands, in order."""
         for command in session.dialect.decode(event):
             if isinstance(command, UpdateSession):

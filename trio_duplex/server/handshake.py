@@ -8,13 +8,14 @@ from typing import Any
 import attrs
 import structlog
 import trio
+
 from duplex_protocol import wire
 from duplex_protocol.dialect import Dialect
 from duplex_protocol.errors import RemoteProtocolError
+from duplex_protocol.handshake import choose_view
 from duplex_protocol.native import NativeDialect
-from duplex_protocol.realtime import RealtimeDialect, choose_view
+from duplex_protocol.realtime import RealtimeDialect
 from duplex_protocol.values import Json
-
 from trio_duplex.hub import Hub, ResumeRequest, ResyncNeeded
 from trio_duplex.server.socket import SocketLike
 from trio_duplex.session.attachment import Attachment

@@ -1,1 +1,1 @@
-"""One conversation: nursery, epochs, mailbox, responses, history, playback ledger, journal. No sockets, JSON or torch."""
+"""One conversation: nursery, epochs, mailbox, responses, history, ledger, journal. No sockets, JSON or torch."""

@@ -9,7 +9,6 @@ from duplex_protocol import commands as cmd
 from duplex_protocol import events as ev
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Playback
-
 from trio_duplex.session.response import Response
 from trio_duplex.session.responses import commit_history
 
@@ -90,7 +89,9 @@ def acknowledge(session: Session, command: cmd.AckPlayback, response: Response, 
         if response.done and response.status != "failed":
             before = record.history_text
             commit_history(session, response)
-            written = record.history_text is not None and (record.history_text != before or response.ledger.played_ms > 0)
+            written = record.history_text is not None and (
+                record.history_text != before or response.ledger.played_ms > 0
+            )
     session.emit(
         ev.PlaybackAcknowledged(
             session_id=session.id,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from duplex_protocol.audio_formats import AudioFormat
 
+from duplex_protocol.audio_formats import AudioFormat
 from trio_duplex.models.plugin import FloatAudio
 from trio_duplex.resampling import Resampler
 from trio_duplex.samples import decode_samples, encode_samples, float_from_int16

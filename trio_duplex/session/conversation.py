@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 import attrs
-from duplex_protocol.values import ContentPart, Item, Role
 
+from duplex_protocol.values import ContentPart, Item, Role
 from trio_duplex.models.plugin import HistoryEntry
 
 

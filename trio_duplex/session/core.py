@@ -14,12 +14,12 @@ from typing import Literal
 import attrs
 import structlog
 import trio
+
 from duplex_protocol import events as ev
-from duplex_protocol.commands import Command
+from duplex_protocol.commands import CloseSession, Command
 from duplex_protocol.dialect import Dialect, SessionDefaults
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Json, Playback, SessionConfig, SessionSnapshot, SessionState, TurnState
-
 from trio_duplex.models.plugin import ModelFailed, ModelPlugin, ModelResult, ModelSession, SessionContext, Turn
 from trio_duplex.session import acks, items, responses, turns, updates
 from trio_duplex.session.attachment import Attachment
@@ -159,6 +159,7 @@ class Session:
         self.ended = trio.Event()
         self.close_reason: str | None = None
         self._end: EndRequest | None = None
+        self._end_requested = False
         self._nursery: trio.Nursery | None = None
         self._timers_changed = trio.Event()
         now = trio.current_time()
@@ -187,6 +188,7 @@ class Session:
         except Exception:
             # The session's border: a fault of one session must not reach the hub's nursery.
             log.exception("session_crashed", session_id=self.id, epoch=self.epoch.number)
+            self._end_requested = True
             self._end = EndRequest("internal_error")
             self.emit(ev.ErrorRaised(code="internal_error", message="the session failed", session_id=self.id))
         finally:
@@ -208,7 +210,7 @@ class Session:
             nursery.cancel_scope.cancel()
 
     def _announce(self) -> None:
-        """``session.created`` precedes everything else (O2); ``session.updated`` follows if a client opened it (O3)."""
+        """``session.created`` precedes everything else (O2); the dialect adds ``session.updated`` where O3 asks."""
         token = None
         if self.resumable:
             token = self.ids.resume_token()
@@ -222,8 +224,6 @@ class Session:
                 opened_by_update=self.opened_by_update,
             )
         )
-        if self.opened_by_update:
-            self.emit(ev.SessionUpdated(session=self.snapshot()))
 
     @property
     def resumable(self) -> bool:
@@ -258,6 +258,7 @@ class Session:
             await self.model.aclose()
         if scope.cancelled_caught:
             log.error("model_session_close_timeout", session_id=self.id)
+        self._end_requested = True
         end = self._end or EndRequest("server_shutdown")
         responses.settle_on_exit(self, end.reason)
         self.state = "closed"
@@ -296,14 +297,17 @@ class Session:
         Raises :class:`RemoteProtocolError`: ``session_closed`` once closing began, ``input_backpressure`` over bounds.
         """
         self.touch()
-        if self.state != "open" or self._end is not None:
+        if self._end_requested:
             raise RemoteProtocolError("session_closed", "the session is closing", event_id=command.event_id)
+        if isinstance(command, CloseSession):
+            self.request_end("session_close")
+            return
         self.mailbox.post_command(command)
 
     def post_refusal(self, error: RemoteProtocolError) -> None:
         """A client event that could not be decoded: its error comes in its place; never blocks."""
         self.touch()
-        if self.state == "open" and self._end is None:
+        if not self._end_requested:
             self.mailbox.post(RefusedEvent(error))
 
     def touch(self, *, lease: bool = False) -> None:
@@ -314,8 +318,9 @@ class Session:
 
     def request_end(self, reason: str, *, expired: bool = False, cancel_reason: str | None = None) -> None:
         """Ask the session to end; the first reason wins. Preempts waiting appends. Never blocks."""
-        if self.state == "closed" or self._end is not None:
+        if self._end_requested:
             return
+        self._end_requested = True
         self.mailbox.drop_appends()
         self.mailbox.post(EndRequest(reason, expired, cancel_reason))
 
@@ -436,9 +441,7 @@ class Session:
         """The earliest timer: (time, reason, expired)."""
         found: list[tuple[float, str, bool]] = [(float("inf"), "", False)]
         if self._detached_at_s is not None:
-            found.append(
-                (self._detached_at_s + self.settings.disconnect_grace_s, "disconnect_grace_expired", True)
-            )
+            found.append((self._detached_at_s + self.settings.disconnect_grace_s, "disconnect_grace_expired", True))
         elif self.config.idle_timeout_s is not None:
             found.append((self._last_client_message_s + self.config.idle_timeout_s, "timeout", False))
         if self.settings.idle_ttl_s is not None:

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import attrs
+
 from duplex_protocol import commands as cmd
 from duplex_protocol import events as ev
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Item
-
 from trio_duplex.session import acks
 from trio_duplex.session.conversation import ItemRecord, item_text
 
@@ -55,9 +55,7 @@ def check_tool_output(session: Session, item: Item) -> None:
             "invalid_function_call_output", "call_id names no function call of this session", param="item.call_id"
         )
     if calls[item.call_id]:
-        raise RemoteProtocolError(
-            "invalid_function_call_output", "this call was answered already", param="item.output"
-        )
+        raise RemoteProtocolError("invalid_function_call_output", "this call was answered already", param="item.output")
 
 
 def known(session: Session, item_id: str) -> ItemRecord:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import attrs
 import trio
+
 from duplex_protocol.dialect import Projected
 from duplex_protocol.values import Json
 

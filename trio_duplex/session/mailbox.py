@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 import attrs
 import trio
+
 from duplex_protocol.commands import DATA_COMMANDS, AppendAudio, Command, CommitInput, CreateItem
 from duplex_protocol.errors import RemoteProtocolError
 

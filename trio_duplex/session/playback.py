@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import attrs
+
 from duplex_protocol.values import Playback, TextMark
 
 

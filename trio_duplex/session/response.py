@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import attrs
+
 from duplex_protocol.audio_formats import AudioFormat
 from duplex_protocol.values import ContentPart, Item, ItemStatus, Json, ResponseStatus, TextMark
-
 from trio_duplex.models.plugin import Turn
 from trio_duplex.session.playback import PlaybackLedger, cut_text, merge_marks
 

@@ -7,7 +7,6 @@ from typing import Any
 from duplex_protocol.audio_formats import ENCODINGS, AudioFormat, encoding_of, rate_of, split_format
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Json
-
 from trio_duplex.session.response import ResponseOptions
 
 _NATIVE_REFUSED = (

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 import structlog
+
 from duplex_protocol import commands as cmd
 from duplex_protocol import events as ev
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import ItemStatus
-
 from trio_duplex.models.plugin import GenerationFailed, ResponseRequest, Speech, Turn
 from trio_duplex.session.response import Delta, Response, ResponseOptions
 from trio_duplex.session.response_options import parse_options
@@ -64,9 +64,7 @@ class Generation:
             spoken(self.session, self, speech)
 
 
-def start_generation(
-    session: Session, turn: Turn | None, options: ResponseOptions, *, precreate: bool = False
-) -> None:
+def start_generation(session: Session, turn: Turn | None, options: ResponseOptions, *, precreate: bool = False) -> None:
     """Begin an answer in the current epoch; ``precreate`` makes the response visible at once. No checkpoint."""
     generation = Generation(session, session.epoch.number, turn, options, session.ids.response())
     session.generation = generation
@@ -319,9 +317,7 @@ async def advance_epoch(
     retract_unsent(session, old.number)
     if cleared:
         target = response or session.last_response
-        session.emit(
-            ev.OutputCleared(session_id=session.id, response_id=target.id if target else None, epoch=number)
-        )
+        session.emit(ev.OutputCleared(session_id=session.id, response_id=target.id if target else None, epoch=number))
     if response is not None:
         finish_response(session, response, "cancelled", reason, next_epoch=number)
     elif session.last_response is not None:
@@ -348,7 +344,6 @@ def settle_playing(session: Session, response: Response) -> None:
         record = session.conversation.get(response.item_id)
         if record is not None:
             record.history_text = response.heard_text(response.ledger.committed_ms).strip() or None
-            record.reserved = True
 
 
 def still_playing(session: Session, response: Response | None) -> bool:
@@ -417,9 +412,7 @@ async def clear_output(session: Session, command: cmd.ClearOutput) -> None:
         await advance_epoch(session, "output_audio_buffer_clear", cleared=True, keep_deferred=True)
     else:
         response_id = named or (last.id if last else None)
-        session.emit(
-            ev.OutputCleared(session_id=session.id, response_id=response_id, epoch=session.epoch.number)
-        )
+        session.emit(ev.OutputCleared(session_id=session.id, response_id=response_id, epoch=session.epoch.number))
 
 
 def promote_deferred_as_unanswered(session: Session) -> None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 import structlog
+
 from duplex_protocol import commands as cmd
 from duplex_protocol import events as ev
 from duplex_protocol.audio_formats import append_format, check_whole_samples
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import ContentPart, Item, Json
-
 from trio_duplex.models import plugin as model
 from trio_duplex.session.conversation import user_audio_item
 from trio_duplex.session.response import ResponseOptions
@@ -213,9 +213,7 @@ async def interrupt_everything(session: Session) -> None:
     dropped = forget_input(session)
     session.unanswered = None
     session.emit(
-        ev.InputCancelled(
-            session_id=session.id, reason="barge_in", epoch=session.epoch.number, audio_chunks=dropped
-        )
+        ev.InputCancelled(session_id=session.id, reason="barge_in", epoch=session.epoch.number, audio_chunks=dropped)
     )
 
 
@@ -271,9 +269,7 @@ async def heard(session: Session, result: model.ModelResult) -> None:
         turn_transcribed(session, result.turn)
     elif isinstance(result, model.Listened):
         if session.generation is None:
-            session.emit(
-                ev.ResponseListen(session_id=session.id, epoch=session.epoch.number, reason=result.reason)
-            )
+            session.emit(ev.ResponseListen(session_id=session.id, epoch=session.epoch.number, reason=result.reason))
     elif isinstance(result, model.ModelFailed):
         model_failed(session, result)
     elif isinstance(result, model.Spoke):
@@ -387,9 +383,7 @@ def model_failed(session: Session, result: model.ModelFailed) -> None:
     """Something broke in the model: one error, the active response fails, a fatal one ends the session."""
     log.warning("model_failed", session_id=session.id, code=result.code, fatal=result.fatal)
     session.emit(
-        ev.ErrorRaised(
-            code=result.code, message=result.message, session_id=session.id, epoch=session.epoch.number
-        )
+        ev.ErrorRaised(code=result.code, message=result.message, session_id=session.id, epoch=session.epoch.number)
     )
     if result.fatal:
         if session.active_response is not None:

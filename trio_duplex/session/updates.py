@@ -1,4 +1,4 @@
-"""Session commands: update, heartbeat, event acks, close (contract 17, 15.1, 13)."""
+"""Session commands: update, heartbeat, event acks (contract 17, 15.1)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from duplex_protocol import events as ev
 from duplex_protocol.dialect import ConfigUpdate
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import SessionConfig
-
 from trio_duplex.session.journal import CursorAhead
 
 if TYPE_CHECKING:
@@ -38,7 +37,9 @@ def check_fixed_fields(session: Session, old: SessionConfig, update: ConfigUpdat
         raise RemoteProtocolError("model_update_unsupported", "the model cannot change", param="session.model")
     if "voice" in named and new.voice != old.voice and session.audio_started:
         raise RemoteProtocolError(
-            "voice_update_after_audio_unsupported", "the voice cannot change after audio was made", param="session.voice"
+            "voice_update_after_audio_unsupported",
+            "the voice cannot change after audio was made",
+            param="session.voice",
         )
     if "ref_audio" in named and new.ref_audio is not None and new.ref_audio != old.ref_audio:
         raise RemoteProtocolError(
@@ -68,14 +69,8 @@ async def ack_events(session: Session, command: cmd.AckEvents) -> None:
         ) from None
 
 
-async def close_session(session: Session, command: cmd.CloseSession) -> None:
-    """``session.close``."""
-    session.request_end("session_close")
-
-
 HANDLERS: dict[type[cmd.Command], Callable[..., Awaitable[None]]] = {
     cmd.UpdateSession: update_session,
     cmd.Heartbeat: heartbeat,
     cmd.AckEvents: ack_events,
-    cmd.CloseSession: close_session,
 }

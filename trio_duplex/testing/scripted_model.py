@@ -13,10 +13,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 import trio
+
 from duplex_protocol.dialect import ConfigUpdate, SessionDefaults
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Capabilities, SessionConfig, TextMark
-
 from trio_duplex.models import plugin as model
 
 AMPLITUDE_STEP = 500
