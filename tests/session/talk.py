@@ -97,6 +97,13 @@ class Reader:
                 await self._changed.wait()
         return self.of(kind)[count - 1]
 
+    async def until_total(self, count: int) -> None:
+        """Wait until ``count`` events of any type were read."""
+        with trio.fail_after(600):
+            while len(self.events) < count:
+                self._changed = trio.Event()
+                await self._changed.wait()
+
     async def settle(self) -> None:
         """Let everything that can happen now happen."""
         await trio.testing.wait_all_tasks_blocked()

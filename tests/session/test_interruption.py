@@ -220,8 +220,7 @@ async def test_cancel_at_every_moment_of_an_answer(autojump_clock: trio.testing.
     for stop in range(3, total):
         async with talking(ScriptedOptions(script=lambda _: [Piece("one "), Piece("two "), Piece("three")])) as talk:
             talk.ask()
-            while len(talk.events) < stop:
-                await trio.sleep(0.01)
+            await talk.reader.until_total(stop)
             talk.send("response.cancel")
             talk.send("session.close")
             await talk.reader.ended.wait()

@@ -118,9 +118,9 @@ async def test_commands_after_close_are_discarded(autojump_clock: trio.testing.M
         await talk.reader.ended.wait()
         assert talk.reader.types[-1] == "session.closed"
         assert not talk.reader.of("session.heartbeat_ack")
+        (command,) = talk.session.dialect.decode({"type": "session.heartbeat"})
         with pytest.raises(RemoteProtocolError, match="closing"):
-            for command in talk.session.dialect.decode({"type": "session.heartbeat"}):
-                talk.session.post(command)
+            talk.session.post(command)
 
 
 async def test_close_preempts_waiting_appends(autojump_clock: trio.testing.MockClock) -> None:
@@ -259,7 +259,6 @@ async def test_a_dead_output_stream_is_fatal(autojump_clock: trio.testing.MockCl
         await talk.reader.ended.wait()
         assert talk.reader.of("error")[0]["error"]["code"] == "runtime_data_plane_stream_failed"
         assert talk.reader.of("response.done")[0]["response"]["status"] == "failed"
-        assert talk.events[-1] | {"reason": ""} == talk.events[-1] | {"reason": ""}
         assert talk.events[-1]["reason"] == "runtime_data_plane_stream_failed"
         check_log(talk.events)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import attrs
@@ -40,7 +41,7 @@ def _interpolate(text: str, at_ms: float, marks: tuple[TextMark, ...], duration_
     points.append((max(int(duration_ms), points[-1][0]), len(text)))
     if at_ms <= 0:
         return 0
-    for (t0, c0), (t1, c1) in zip(points, points[1:], strict=False):
+    for (t0, c0), (t1, c1) in itertools.pairwise(points):
         if at_ms < t1:
             return c0 + int((c1 - c0) * (at_ms - t0) / (t1 - t0))
     return len(text)

@@ -230,12 +230,9 @@ def decode_pieces(pcm16: bytes) -> list[tuple[int, int]]:
     amplitude = np.abs(np.frombuffer(pcm16, "<i2").astype(np.int32))
     if np.any(amplitude % AMPLITUDE_STEP) or np.any(amplitude == 0):
         raise ValueError("these samples are not a scripted answer's")
-    runs: list[tuple[int, int]] = []
     edges = np.flatnonzero(np.diff(amplitude)) + 1
-    for block in np.split(amplitude, edges):
-        if len(block):
-            runs.append((int(block[0]) // AMPLITUDE_STEP - 1, len(block)))
-    return runs
+    blocks = [block for block in np.split(amplitude, edges) if len(block)]
+    return [(int(block[0]) // AMPLITUDE_STEP - 1, len(block)) for block in blocks]
 
 
 @attrs.define(eq=False)
