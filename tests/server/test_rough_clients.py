@@ -284,6 +284,26 @@ async def test_an_endpoint_that_stops_receiving_and_returns_does_not_leak_its_co
         await _until_admitted(bound)
 
 
+async def test_an_asgi_app_that_returns_with_a_full_queue_does_not_leak_its_connection(serve: Any) -> None:
+    async def deaf(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+        await released.wait()
+
+    released = trio.Event()
+    bound = await serve(deaf, options=ListenerOptions(limits=TimeLimits(close_wait_s=30), max_connections=1))
+    async with raw_client(bound) as client:
+        await client.stream.send_all(masked_frame(b"hello") * 40)
+        released.set()
+        with trio.fail_after(2):
+            close = await client.until_close()
+            assert close is not None
+            assert close.code == 1011
+            await client.answer_close(close)
+            await client.rest()
+    with trio.fail_after(2):
+        await _until_admitted(bound)
+
+
 async def _until_admitted(bound: Any) -> None:
     """With a cap of one, only a connection that is really gone leaves room."""
     while True:

@@ -118,7 +118,8 @@ class ServerSocket:
         self._state = "connecting"
         self._gone: SocketGone | None = None
         self._closed_with: tuple[int, str] | None = None
-        self._receiving: trio.CancelScope | None = None
+        self._busy = False
+        self._waiting: trio.CancelScope | None = None
         self._accepted = False
 
     @property
@@ -189,13 +190,13 @@ class ServerSocket:
             raise self._gone
         if not self._accepted:
             raise RuntimeError("accept the socket first")
-        if self._receiving is not None:
+        if self._busy:
             raise trio.BusyResourceError("another task is receiving from this socket")
-        with trio.CancelScope() as self._receiving:
-            try:
-                event = await self._receive()
-            finally:
-                self._receiving = None
+        self._busy = True
+        try:
+            event = await (self._receive() if self._connection is not None else self._receive_wakeably())
+        finally:
+            self._busy = False
         if self._gone is not None:  # close() has finished meanwhile
             raise self._gone
         if event["type"] == "websocket.receive":
@@ -238,8 +239,8 @@ class ServerSocket:
             log.debug("close_after_end", code=code)
         finally:
             self._end(code, reason)
-            if self._receiving is not None:  # a stock server would leave it waiting for the client's answer
-                self._receiving.cancel()
+            if self._waiting is not None:
+                self._waiting.cancel()
 
     def abort(self) -> None:
         """Reset the TCP connection now.  Blocked sends and receives end with SocketGone.
@@ -255,6 +256,12 @@ class ServerSocket:
         event = await self._receive()
         if event["type"] != "websocket.connect":
             raise self._end(event.get("code", 1006), "")
+
+    async def _receive_wakeably(self) -> Any:
+        """Receive in a scope that ``close`` can cancel: a stock server goes on waiting for the client's answer."""
+        with trio.CancelScope() as self._waiting:
+            return await self._receive()
+        return None
 
     async def _push(self, event: dict[str, Any]) -> None:
         try:
