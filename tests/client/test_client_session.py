@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import trio
-from client_kit import MemoryServer, closing, delta, done
 
+from tests.client.client_kit import MemoryServer, closing, delta, done
 from trio_duplex.client import (
     DuplexClient,
     DuplexConnectionError,

@@ -12,9 +12,9 @@ from functools import partial
 
 import pytest
 import trio
-from client_kit import created, delta, done, socket_server, tcp_server
 from trio_websocket import ConnectionClosed, serve_websocket
 
+from tests.client.client_kit import created, delta, done, socket_server, tcp_server
 from trio_duplex.client import (
     DuplexClient,
     DuplexConnectionError,

@@ -25,6 +25,9 @@ from .values import ReconnectPolicy
 CLOSE_MESSAGE = '{"type":"session.close"}'
 HEARTBEAT_MESSAGE = '{"type":"session.heartbeat"}'
 
+ACK_SPACING_S = 0.02
+"""Shortest time between two acknowledgements; the server's journal is sized in megabytes, not in events."""
+
 CLOSE_PATIENCE_S = 0.5
 """While closing: how long to wait before asking whether the peer is still there."""
 
@@ -213,8 +216,8 @@ class Link:
     async def _acknowledge(self) -> None:
         """Task: acknowledge the highest number dispatched.
 
-        One ack may cover several events: acks are cumulative, and while one is being written further events only
-        raise the number. An ack for every single event would double the traffic and say nothing more.
+        Acks are cumulative, so one covers all events since the last: they are at least `ACK_SPACING_S` apart. An ack
+        for every single event would double the traffic and say nothing more.
         """
         while self.end is None:
             await self._ack_wanted.wait()
@@ -225,6 +228,7 @@ class Link:
             except DuplexClientError:
                 continue
             self.counters.acks_sent += 1
+            await trio.sleep(ACK_SPACING_S)
 
     async def _lost(self, why: str) -> None:
         """The transport is gone: resume if that is possible, else end the session."""

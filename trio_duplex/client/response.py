@@ -34,10 +34,8 @@ _SAMPLE_BYTES = {
 }
 
 
-@attrs.frozen
-class _Chunk:
-    audio: bytes
-    bytes_per_s: int
+_Chunk = tuple[bytes, int]
+"""Audio and its bytes per second."""
 
 
 class _Position:
@@ -62,6 +60,19 @@ class _Position:
         return int(self._ms + self._bytes * 1000 / self._rate)
 
 
+@attrs.define(eq=False)
+class ReceivedAudio:
+    """What arrived of one response, kept a while beyond its end so that late acks can be bounded."""
+
+    item_id: str
+    position: _Position = attrs.field(factory=_Position)
+    announced_ms: int = 0
+
+    @property
+    def ms(self) -> int:
+        return max(self.position.ms, self.announced_ms)
+
+
 class ResponseHandle:
     """One assistant response. Made by the client; delivered by `DuplexClient.responses()`.
 
@@ -79,6 +90,8 @@ class ResponseHandle:
         self._text: list[str] = []
         self._chunks: RingBuffer[_Chunk] = RingBuffer()
         self._played = _Position()
+        self._received = ReceivedAudio(f"item_{response_id}")
+        self._delivered = False
         self._finished = trio.Event()
 
     def __repr__(self) -> str:
@@ -123,12 +136,19 @@ class ResponseHandle:
 
     # Fed by ResponseTracker only.
 
-    def _add_audio(self, event: AudioDelta, audio: bytes, received: _Position) -> None:
+    def _add_audio(self, event: AudioDelta) -> None:
+        received = self._received
+        if (item_id := event.item_id) is not None:
+            received.item_id = item_id
+        if (announced_ms := event.audio_duration_ms) is not None:
+            received.announced_ms = max(received.announced_ms, announced_ms)
+        audio = event.audio
+        if not audio:
+            return
         size = _SAMPLE_BYTES.get(event.format or self._format.encoding, 2)
-        rate = event.sample_rate_hz or self._format.sample_rate_hz
-        chunk = _Chunk(audio, max(1, rate * size))
-        received.add(len(audio), chunk.bytes_per_s)
-        self._chunks.put(chunk)
+        bytes_per_s = max(1, size * (event.sample_rate_hz or self._format.sample_rate_hz))
+        received.position.add(len(audio), bytes_per_s)
+        self._chunks.put((audio, bytes_per_s))
 
     def _finish(self) -> None:
         self._chunks.end()
@@ -152,21 +172,9 @@ class AudioIterator:
             chunk = await self._handle._chunks.take()
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
-        self._handle._played.add(len(chunk.audio), chunk.bytes_per_s)
-        return chunk.audio
-
-
-@attrs.define(eq=False)
-class ReceivedAudio:
-    """What arrived of one response, kept a while beyond its end so that late acks can be bounded."""
-
-    item_id: str
-    position: _Position = attrs.field(factory=_Position)
-    announced_ms: int = 0
-
-    @property
-    def ms(self) -> int:
-        return max(self.position.ms, self.announced_ms)
+        audio, bytes_per_s = chunk
+        self._handle._played.add(len(audio), bytes_per_s)
+        return audio
 
 
 class ResponseTracker:
@@ -178,7 +186,6 @@ class ResponseTracker:
     def __init__(self, audio_format: AudioFormat) -> None:
         self._format = audio_format
         self._open: OrderedDict[str, ResponseHandle] = OrderedDict()
-        self._delivered: set[str] = set()
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._received: OrderedDict[str, ReceivedAudio] = OrderedDict()
         self.queue: RingBuffer[ResponseHandle | DuplexProtocolError] = RingBuffer()
@@ -204,17 +211,18 @@ class ResponseTracker:
         for handle in self._open.values():
             handle._finish()
         self._open.clear()
-        self._delivered.clear()
         self.queue.end()
 
     def _handle(self, response_id: str | None) -> ResponseHandle | None:
         """The open handle of this id, made if new; None for a response that is already over."""
-        if response_id is None or response_id in self._finished:
+        if response_id is None:
             return None
         handle = self._open.get(response_id)
         if handle is None:
+            if response_id in self._finished:
+                return None
             handle = self._open[response_id] = ResponseHandle(response_id, self._format)
-            self._received[response_id] = ReceivedAudio(f"item_{response_id}")
+            self._received[response_id] = handle._received
             if len(self._received) > BUFFER_SIZE:
                 self._received.popitem(last=False)
             if len(self._open) > BUFFER_SIZE:
@@ -224,17 +232,13 @@ class ResponseTracker:
         return handle
 
     def _deliver(self, handle: ResponseHandle) -> None:
-        response_id = handle.response_id
-        if response_id is not None:
-            if response_id in self._delivered:
-                return
-            self._delivered.add(response_id)
-        self.queue.put(handle)
+        if not handle._delivered:
+            handle._delivered = True
+            self.queue.put(handle)
 
     def _close(self, response_id: str, handle: ResponseHandle) -> None:
         handle._finish()
         self._open.pop(response_id, None)
-        self._delivered.discard(response_id)
         self._remember_finished(response_id)
 
     def _remember_finished(self, response_id: str) -> None:
@@ -258,18 +262,9 @@ class ResponseTracker:
     def _on_audio(self, event: DuplexEvent) -> None:
         assert isinstance(event, AudioDelta)
         handle = self._handle(event.response_id)
-        if handle is None:
-            return
-        received = self._received.get(handle.response_id or "")
-        if received is not None and event.item_id is not None:
-            received.item_id = event.item_id
-        audio = event.audio
-        if audio:
-            position = received.position if received is not None else _Position()
-            handle._add_audio(event, audio, position)
-        if received is not None:
-            received.announced_ms = max(received.announced_ms, event.audio_duration_ms or 0)
-        self._deliver(handle)
+        if handle is not None:
+            handle._add_audio(event)
+            self._deliver(handle)
 
     def _on_transcript(self, event: DuplexEvent) -> None:
         handle = self._handle(event.response_id)
