@@ -36,9 +36,12 @@ def expected(official: torch.jit.ScriptModule, recordings: Recordings) -> dict[s
     return result
 
 
-@pytest.fixture
-def step() -> SileroVadStep:
-    step = SileroVadStep(8)
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+@pytest.fixture(params=DEVICES)
+def step(request: pytest.FixtureRequest) -> SileroVadStep:
+    step = SileroVadStep(8, device=request.param)
     step.warm_up()
     return step
 
