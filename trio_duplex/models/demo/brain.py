@@ -256,7 +256,7 @@ def _manners(text: str, _history: History, _now: datetime, instructions: str) ->
 
 
 def _name(instructions: str) -> str:
-    match = re.search(r"\byour name is ([A-Z]\w*)", instructions)
+    match = re.search(r"\b[Yy]our name is ([A-Z]\w*)", instructions)
     return match.group(1) if match else "the demo model"
 
 

@@ -29,17 +29,16 @@ def holds_words(text: str) -> bool:
 class Preparation:
     """Run :meth:`run` in a nursery; read the fields once their events are set.
 
-    ``transcript`` ("" for no words) after ``heard``.  After ``settled``: ``first_clip``, the beginning of the sound of
-    ``answer``'s first clause, whose rest ``reading`` gives; None when none was made (not wanted, failed, cancelled).
+    ``transcript`` ("" for no words) after ``heard``; after ``settled`` :meth:`take_sound` may have something.
+    ``clause`` is the first clause of the answer that was thought of (None: no answer was wanted).
     """
 
     heard: trio.Event = attrs.field(factory=trio.Event)
     settled: trio.Event = attrs.field(factory=trio.Event)
     transcript: str = ""
-    answer: str | None = None
-    reading: Reading | None = attrs.field(default=None, repr=False)
-    first_clip: Clip | None = attrs.field(default=None, repr=False)
+    clause: str | None = None
     failure: EngineFailed | EngineGone | None = None
+    _sound: tuple[Clip, Reading] | None = attrs.field(default=None, repr=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, repr=False)
 
     async def run(
@@ -62,16 +61,25 @@ class Preparation:
                     self.transcript = await engine.transcribe(audio, urgency)
                 self._tell(on_heard)
                 if think is not None and holds_words(self.transcript):
-                    self.answer = think(self.transcript)
-                    clauses = split_clauses(self.answer)
+                    clauses = split_clauses(think(self.transcript))
                     if clauses:
-                        self.reading = engine.read(clauses[0].text)
-                        self.first_clip = await self.reading.next(urgency)
+                        self.clause = clauses[0].text
+                        reading = engine.read(self.clause)
+                        clip = await reading.next(urgency)
+                        self._sound = None if clip is None else (clip, reading)
         except (EngineFailed, EngineGone) as failure:
             self.failure = failure
         finally:
             self._tell(on_heard)
             self.settled.set()
+
+    def take_sound(self) -> tuple[Clip, Reading] | None:
+        """The first piece of ``clause`` as sound, and what gives the rest of it; only once.
+
+        None when none was made: not wanted, failed, cancelled, or taken already.
+        """
+        sound, self._sound = self._sound, None
+        return sound
 
     def cancel(self) -> None:
         """Nobody wants the answer any more."""

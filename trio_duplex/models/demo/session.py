@@ -283,7 +283,8 @@ class DemoSession:
     def _prepare(self, audio: FloatAudio | None, urgency: Urgency, *, by_client: bool = False) -> Preparation:
         preparation = Preparation()
         # A client that commits asks for its answer in words of its own; respond() then does what is left.
-        think = None if by_client or not self._answers else self._think
+        speaks = self._answers and "audio" in self._config.modalities
+        think = self._think if speaks and not by_client else None
         assert self._nursery is not None  # only the task inside it decides anything
         self._nursery.start_soon(
             partial(preparation.run, self._engine, audio, urgency=urgency, think=think, on_heard=self._nudge)
@@ -382,11 +383,7 @@ class DemoSession:
                     return None, None
                 asked = UNINTELLIGIBLE
         instructions = request.instructions if request.instructions is not None else request.config.instructions
-        answer = brain.reply(asked, history, self._clock(), instructions)
-        if prepared is not None and prepared.answer != answer:
-            prepared.cancel()  # prepared under another truth
-            prepared = None
-        return answer, prepared
+        return brain.reply(asked, history, self._clock(), instructions), prepared
 
 
 def _last_words(history: tuple[HistoryEntry, ...]) -> tuple[str, tuple[HistoryEntry, ...]]:

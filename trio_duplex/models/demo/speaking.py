@@ -10,7 +10,7 @@ import numpy.typing as npt
 import trio
 
 from duplex_gpu.clauses import Clause, split_clauses
-from trio_duplex.models.demo.engine import Clip, Engine, EngineFailed, EngineGone
+from trio_duplex.models.demo.engine import Clip, Engine, EngineFailed, EngineGone, Reading
 from trio_duplex.models.demo.preparation import Preparation
 from trio_duplex.models.demo.unit_cutter import UnitCutter
 from trio_duplex.models.plugin import Say, Speech
@@ -68,7 +68,7 @@ async def speak(
 ) -> None:
     """Say ``answer`` at real-time pace, synthesising a few pieces ahead; returns when the last unit is out.
 
-    ``prepared`` may hold (or be about to hold) the first sound of this very answer.
+    ``prepared`` may hold (or be about to hold) the first sound of this answer, or of another: then it is cancelled.
     Raises ``EngineFailed`` or ``EngineGone`` after what could be said was said.
     Cancellation: queued synthesis is dropped, running synthesis abandoned, and nothing more is said.
     """
@@ -109,18 +109,26 @@ async def _synthesize(
         try:
             for number, clause in enumerate(clauses, start=1):
                 await send.send(_Begin(clause.text, last=number == len(clauses)))
-                reading = None
-                if number == 1 and prepared is not None:
-                    await prepared.settled.wait()
-                    if prepared.first_clip is not None:
-                        reading = prepared.reading
-                        await send.send(prepared.first_clip)
-                reading = reading or engine.read(clause.text)
-                while (clip := await reading.next("now" if number == 1 else "later")) is not None:
+                sound = await _prepared_sound(prepared, clause.text) if number == 1 and prepared else None
+                if sound is None:
+                    reading = engine.read(clause.text)
+                else:
+                    clip, reading = sound
                     await send.send(clip)
+                while (piece := await reading.next("now" if number == 1 else "later")) is not None:
+                    await send.send(piece)
                 await send.send(_End())
         except (EngineFailed, EngineGone) as failure:
             failures.append(failure)
+
+
+async def _prepared_sound(prepared: Preparation, clause: str) -> tuple[Clip, Reading] | None:
+    """Cancellation: nothing is taken."""
+    if prepared.clause != clause:  # it was thought of under another truth
+        prepared.cancel()
+        return None
+    await prepared.settled.wait()
+    return prepared.take_sound()
 
 
 async def write(answer: str, say: Say) -> None:
