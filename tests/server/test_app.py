@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+import structlog
 import trio
 
 from tests.server.server_kit import Recorder, converse, make_app, raw_client, receive_for_ever
@@ -105,7 +106,31 @@ async def test_a_crashing_endpoint_closes_its_socket_with_1011_and_hurts_nobody(
             assert await bystander.next_text() == "unharmed"
     crashes = [entry for entry in logs if entry["log_level"] in ("error", "warning")]
     assert [entry["event"] for entry in crashes] == ["endpoint_crashed"]
-    assert crashes[0]["exc_info"] is not None
+    assert "KeyError: 'a bug'" in crashes[0]["exception"]
+
+
+async def test_no_local_variable_of_a_crashed_endpoint_is_printed(
+    serve: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def crash(sock: ServerSocket) -> None:
+        spoken = await sock.receive()
+        raise KeyError(f"{len(spoken)} characters")
+
+    before = structlog.get_config()
+    structlog.reset_defaults()  # a host application that never configured logging
+    try:
+        bound = await serve(make_app(crash=Recorder(crash)))
+        async with raw_client(bound, "/crash", b"Authorization: Bearer sesame\r\n") as client:
+            await client.send_text("a private matter")
+            with trio.fail_after(3):
+                await client.until_close()
+    finally:
+        structlog.configure(**before)
+    printed = capsys.readouterr().out
+    assert "16 characters" in printed
+    assert "raise KeyError" in printed
+    assert "sesame" not in printed
+    assert "private" not in printed
 
 
 async def test_a_crash_before_the_accept_is_an_http_500(serve: Any, logs: list[dict[str, Any]]) -> None:

@@ -12,6 +12,7 @@ import trio
 
 from trio_duplex.server.socket import ServerSocket, SocketGone
 from trio_duplex.server.tcp import EXTENSION
+from trio_duplex.server.tracebacks import plain_traceback
 
 __all__ = ["DuplexApp", "Endpoint", "HttpReply", "Refusal", "json_reply"]
 
@@ -143,8 +144,8 @@ class DuplexApp:
             await socket.close(1000)
         except* SocketGone:
             log.debug("client_gone", path=socket.path, peer=socket.client)
-        except* Exception as errors:
-            log.error("endpoint_crashed", path=socket.path, peer=socket.client, exc_info=errors)
+        except* Exception as errors:  # noqa: BLE001  (border)
+            log.error("endpoint_crashed", path=socket.path, peer=socket.client, exception=plain_traceback(errors))
             await self._close_after_crash(socket)
 
     async def _close_after_crash(self, socket: ServerSocket) -> None:
@@ -158,8 +159,8 @@ class DuplexApp:
     async def _serve_http(self, scope: Any, send: Callable[[Any], Awaitable[None]]) -> None:
         try:
             reply = self._reply(scope["method"], scope["path"])
-        except Exception as error:
-            log.error("page_crashed", path=scope["path"], exc_info=error)
+        except Exception as error:  # noqa: BLE001  (border)
+            log.error("page_crashed", path=scope["path"], exception=plain_traceback(error))
             reply = HttpReply(500, _error_body("internal_error", "this page failed"))
         fields = {"content-type": reply.content_type, "content-length": str(len(reply.body)), **reply.headers}
         headers = [(name.encode("ascii"), value.encode("latin-1")) for name, value in fields.items()]
@@ -225,7 +226,7 @@ class DuplexApp:
         if failure is None:
             await send({"type": "lifespan.shutdown.complete"})
         else:
-            log.debug("startup_failed", exc_info=failure)
+            log.debug("startup_failed", exception=plain_traceback(failure))
             await send({"type": "lifespan.startup.failed", "message": str(failure) or type(failure).__name__})
 
     async def _run_background(

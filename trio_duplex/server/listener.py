@@ -6,6 +6,7 @@ import errno
 import math
 import socket as stdlib_socket
 import ssl
+import traceback
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -303,7 +304,7 @@ class _StructuredLogger(Logger):
 
     async def exception(self, message: str, *args: Any, **kwargs: Any) -> None:
         """An app raised through its ASGI border."""
-        log.error("asgi_app_failed", note=message, exc_info=True)
+        log.error("asgi_app_failed", note=message, exception=traceback.format_exc())
 
 
 def _hypercorn_config(options: ListenerOptions) -> Config:

@@ -22,6 +22,7 @@ from hypercorn.typing import ConnectionState as LifespanState
 from hypercorn.utils import parse_socket_addr
 
 from trio_duplex.server.guards import DROP_QUEUED, GuardedHttp1
+from trio_duplex.server.tracebacks import plain_traceback
 
 if TYPE_CHECKING:
     from hypercorn.config import Config
@@ -205,8 +206,8 @@ class Connection:
                 log.warning("connection_timed_out", stage=self.stage, peer=self.peer)
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("connection_broken", stage=self.stage, peer=self.peer)
-        except* Exception as errors:
-            log.warning("connection_failed", stage=self.stage, peer=self.peer, exc_info=errors)
+        except* Exception as errors:  # noqa: BLE001  (border)
+            log.warning("connection_failed", stage=self.stage, peer=self.peer, exception=plain_traceback(errors))
             await self._apologise()
         finally:
             # Graceful ends have closed it already; for all others the peer must not wait.
