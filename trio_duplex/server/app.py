@@ -12,7 +12,7 @@ import trio
 
 from trio_duplex.server.socket import ServerSocket, SocketGone
 from trio_duplex.server.tcp import EXTENSION
-from trio_duplex.server.tracebacks import plain_traceback
+from trio_duplex.tracebacks import plain_traceback
 
 __all__ = ["DuplexApp", "Endpoint", "HttpReply", "Refusal", "json_reply"]
 

@@ -55,7 +55,7 @@ class Lifespan:
         self._task_status = task_status
         try:
             await self._app(scope, self._receive, self._send)
-        except Exception as error:
+        except Exception as error:  # border: the ASGI rule reads a raise before startup as "no lifespan"
             if self._started:
                 raise
             log.debug("lifespan_unsupported", error=type(error).__name__)

@@ -22,7 +22,7 @@ from hypercorn.typing import ConnectionState as LifespanState
 from hypercorn.utils import parse_socket_addr
 
 from trio_duplex.server.guards import DROP_QUEUED, GuardedHttp1
-from trio_duplex.server.tracebacks import plain_traceback
+from trio_duplex.tracebacks import plain_traceback
 
 if TYPE_CHECKING:
     from hypercorn.config import Config

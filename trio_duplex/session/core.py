@@ -34,6 +34,7 @@ from trio_duplex.session.response import Response, ResponseOptions
 from trio_duplex.session.responses import Generation
 from trio_duplex.session.settings import SessionSettings
 from trio_duplex.session.tokens import ResumeTokens
+from trio_duplex.tracebacks import plain_traceback
 
 log = structlog.get_logger(__name__)
 
@@ -185,9 +186,11 @@ class Session:
                 self._released()
         try:
             await self._converse(task_status)
-        except Exception:
-            # The session's border: a fault of one session must not reach the hub's nursery.
-            log.exception("session_crashed", session_id=self.id, epoch=self.epoch.number)
+        except Exception as error:  # noqa: BLE001  (border)
+            # The session's border: a fault of one session must not reach the hub's nursery. The traceback goes out as
+            # text: pretty printers would show the locals, which hold users' words.
+            exception = plain_traceback(error)
+            log.error("session_crashed", session_id=self.id, epoch=self.epoch.number, exception=exception)
             self._end_requested = True
             self._end = EndRequest("internal_error")
             self.emit(ev.ErrorRaised(code="internal_error", message="the session failed", session_id=self.id))
