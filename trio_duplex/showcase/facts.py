@@ -8,8 +8,21 @@ import attrs
 
 from trio_duplex.client import AudioDelta, wrap_event
 from trio_duplex.showcase.event_log import Entry, EventLog
+from trio_duplex.showcase.speaker import Played
 
-__all__ = ["Answer", "Delta", "Epoch", "UserTurn", "answers", "decisions", "epoch_of", "epochs", "user_turns"]
+__all__ = [
+    "Answer",
+    "Delta",
+    "Epoch",
+    "UserTurn",
+    "answers",
+    "decisions",
+    "epoch_of",
+    "epochs",
+    "playing",
+    "speech_spans",
+    "user_turns",
+]
 
 Json = dict[str, Any]
 Decision = Literal["listen", "speak"]
@@ -197,3 +210,23 @@ def decisions(log: EventLog) -> list[tuple[float, Decision]]:
         elif entry.type == "response.output_audio.delta":
             found.append((entry.at_s, "speak"))
     return found
+
+
+def speech_spans(log: EventLog) -> list[tuple[float, float]]:
+    """When the user's recordings held speech: (start, end) in ``time.monotonic()`` seconds."""
+    return [
+        (e.event["started_s"] + e.event["speech_start_ms"] / 1000, e.event["started_s"] + e.event["speech_end_ms"] / 1000)
+        for e in log.entries
+        if e.type == "microphone.began"
+    ]
+
+
+def playing(log: EventLog, answer: Answer) -> Played:
+    """How the answer sounded, from the times at which its chunks came and the moment the loudspeaker was silenced."""
+    played = Played(answer.response_id, answer.rate_hz)
+    for delta in answer.deltas:
+        played.add(delta.audio, delta.at_s)
+    for entry in log.entries:
+        if entry.type == "speaker.silenced" and entry.event.get("response_id") == answer.response_id:
+            played.stopped_s = entry.at_s
+    return played

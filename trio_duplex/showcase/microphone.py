@@ -55,8 +55,6 @@ class Microphone:
     rate_hz: int = 16_000
     chunk_ms: int = CHUNK_MS
     late_ms: list[float] = attrs.field(factory=list, repr=False)
-    captured: list[npt.NDArray[np.int16]] = attrs.field(factory=list, repr=False)
-    """Everything that was streamed, for the picture."""
     started_s: float | None = None
     _waiting: deque[Utterance] = attrs.field(factory=deque)
 
@@ -82,7 +80,13 @@ class Microphone:
                 spoken, offset = self._waiting.popleft(), 0
                 spoken.started_s = self.started_s + place / self.rate_hz
                 spoken.begun.set()
-                self.log.note("microphone.began", recording=spoken.recording.name, at_s=spoken.started_s)
+                self.log.note(
+                    "microphone.began",
+                    recording=spoken.recording.name,
+                    speech_start_ms=spoken.recording.speech_start_ms,
+                    speech_end_ms=spoken.recording.speech_end_ms,
+                    started_s=spoken.started_s,
+                )
             chunk = noise[np.arange(place, place + size) % len(noise)].copy()
             if spoken is not None:
                 part = spoken.recording.samples[offset : offset + size]
@@ -92,7 +96,6 @@ class Microphone:
             due = begun + place / self.rate_hz
             await trio.sleep_until(due)
             self.late_ms.append((trio.current_time() - due) * 1000)
-            self.captured.append(chunk)
             try:
                 await self.client.append_audio(chunk.tobytes())
             except DuplexClientError:
