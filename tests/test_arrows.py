@@ -82,6 +82,8 @@ def test_no_catch_alls_outside_the_borders() -> None:
                 around = "\n".join(lines[max(0, node.lineno - 12) : node.lineno + 3]).lower()
                 if "Cancelled" in names or "bare" in names:
                     wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+                elif isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None:
+                    continue  # cleanup that passes everything on catches nothing
                 elif names & {"Exception", "BaseException"} and "border" not in around:
                     wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not wrong
