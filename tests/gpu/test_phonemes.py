@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duplex_gpu.letter_sounds import VOWEL_SOUNDS, guess_sounds, letter_rules
@@ -47,6 +47,7 @@ def test_spans_point_into_the_text(phonemizer: EnglishPhonemizer) -> None:
     assert [text[word.start : word.end] for word in phonemizer.phonemes(text)] == ["It's", "3:07 pm", "OK"]
 
 
+@settings(deadline=None)  # a busy machine is no bug
 @given(st.text(max_size=40))
 def test_every_symbol_belongs_to_the_inventory(text: str) -> None:
     for word in EnglishPhonemizer().phonemes(text):
@@ -54,6 +55,7 @@ def test_every_symbol_belongs_to_the_inventory(text: str) -> None:
         assert set(word.symbols + word.pause) <= INVENTORY
 
 
+@settings(deadline=None)  # a busy machine is no bug
 @given(st.from_regex(r"[a-z']{1,20}", fullmatch=True))
 def test_any_word_gets_sounds(word: str) -> None:
     sounds = guess_sounds(word, lambda _: None)
