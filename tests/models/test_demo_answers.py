@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from duplex_gpu.clauses import split_clauses
-from tests.models.models_kit import NOON, UNIT_SAMPLES, VirtualEngine, level, open_talk, virtual_pieces
+from tests.models.models_kit import NOON, UNIT_SAMPLES, Talk, VirtualEngine, level, open_talk, virtual_pieces
 from trio_duplex.models.demo import DemoOptions, brain
 from trio_duplex.models.plugin import GenerationFailed, HistoryEntry, Listened, Speech, Turn, TurnEnded
 
@@ -16,7 +16,7 @@ HEARD = "go forward ten meters"
 ANSWER = brain.reply(HEARD, (), NOON)
 
 
-async def ended_turn(talk) -> Turn:  # type: ignore[no-untyped-def]
+async def ended_turn(talk: Talk) -> Turn:
     """Have the user say his words, and take the turn."""
     await talk.hear(level(0.9, 640), level(0, 544))
     ended = talk.results[-1]

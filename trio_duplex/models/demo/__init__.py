@@ -12,6 +12,7 @@ module           holds
 ``brain``        what to say (pure); ``arithmetic`` and ``small_talk`` belong to it
 ``engine``       what a session needs of the networks, as a protocol
 ``threads``      the networks behind that protocol: a model thread and a job thread
+``networks``     which networks those are
 ===============  ==================================================================================
 
 Importing this package loads no network library; running the plugin does.

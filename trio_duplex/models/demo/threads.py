@@ -19,13 +19,12 @@ from duplex_gpu.job_thread import Job, JobFailed, JobResult, JobThread, JobThrea
 from duplex_gpu.model_thread import ModelThread, Slot, SlotsExhausted, ThreadDied
 from duplex_gpu.steps import ModelThreadStatistics, RowResult, SlotOverloaded
 from trio_duplex.models.demo.engine import Clip, Ear, EngineFailed, EngineGone, FloatAudio, Heard, Reading, Urgency
+from trio_duplex.models.demo.networks import Networks, Recognizer, Voice
 from trio_duplex.models.demo.options import DemoOptions
 from trio_duplex.models.plugin import ModelHealth, OpenRefused
 
 if TYPE_CHECKING:
-    from duplex_gpu.moonshine import MoonshineRecognizer
-    from duplex_gpu.piper_voice import PiperVoice, Speech
-    from duplex_gpu.silero_vad import SileroVadStep
+    from duplex_gpu.piper_voice import Speech
 
 __all__ = ["Progress", "ThreadEngine"]
 
@@ -136,16 +135,24 @@ class _ThreadReading:
 
 
 class ThreadEngine:
-    """A :class:`trio_duplex.models.demo.engine.Engine`."""
+    """A :class:`trio_duplex.models.demo.engine.Engine`.  ``networks`` says what to load (tests load stand-ins)."""
 
-    def __init__(self, options: DemoOptions, *, max_sessions: int, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        options: DemoOptions,
+        *,
+        max_sessions: int,
+        progress: Progress | None = None,
+        networks: Networks | None = None,
+    ) -> None:
         self._options = options
         self._max_sessions = max_sessions
         self._progress = progress or (lambda _what, _part: None)
+        self._networks = networks or Networks(options)
         self._detector: ModelThread[FloatAudio, float] | None = None
         self._jobs: _Jobs | None = None
-        self._recognizer: MoonshineRecognizer | None = None
-        self._voice: PiperVoice | None = None
+        self._recognizer: Recognizer | None = None
+        self._voice: Voice | None = None
         self._ears: set[_ThreadEar] = set()
         self._ready = False
         self._gone: EngineGone | None = None
@@ -177,6 +184,7 @@ class ThreadEngine:
             task_status.started()
             await self._watch()
         finally:
+            self._ready = False
             with trio.move_on_after(STOP_S, shield=True):
                 await trio.to_thread.run_sync(self._stop_threads, abandon_on_cancel=True)
 
@@ -184,15 +192,15 @@ class ThreadEngine:
         """Cancellation: the part under way is abandoned."""
         started_s = trio.current_time()
         self._progress("loading the speech detector", 0.0)
-        step = await _loaded(jobs, self._load_detector)
+        step = await _loaded(jobs, partial(self._networks.detector, self._max_sessions))
         self._detector = ModelThread(
             step, call_soon=token.run_sync_soon, name=f"{self._options.name}-vad", loop_gone=(trio.RunFinishedError,)
         )
         self._detector.start()
         self._progress("loading the recogniser", 0.3)
-        self._recognizer = await _loaded(jobs, _load_recognizer)
+        self._recognizer = await _loaded(jobs, self._networks.recognizer)
         self._progress("loading the voice", 0.5)
-        self._voice = await _loaded(jobs, self._load_voice)
+        self._voice = await _loaded(jobs, self._networks.voice)
         self._progress("warming up", 0.7)
         await _loaded(jobs, self._recognizer.warm_up)
         await _loaded(jobs, self._voice.warm_up)
@@ -200,16 +208,6 @@ class ThreadEngine:
         if not warm:
             raise EngineGone(f"the detector was not warm after {LOAD_TIMEOUT_S:.0f} s")
         log.info("demo_loaded", load_s=round(trio.current_time() - started_s, 2))
-
-    def _load_detector(self) -> SileroVadStep:
-        from duplex_gpu.silero_vad import SileroVadStep
-
-        return SileroVadStep(self._max_sessions, device=self._options.device)
-
-    def _load_voice(self) -> PiperVoice:
-        from duplex_gpu.piper_voice import PiperVoice
-
-        return PiperVoice.load(self._options.voice, speed=self._options.speed)
 
     def open_ear(self, heard: Callable[[Heard], None]) -> Ear:
         """Take a slot.  Raises ``OpenRefused``: not ready, dead, or all taken."""
@@ -293,7 +291,6 @@ class ThreadEngine:
 
     def _stop_threads(self) -> None:
         """On a worker thread: blocks for less than ``STOP_S``."""
-        self._ready = False
         if self._detector is not None:
             self._detector.stop(STOP_S / 2)
         if self._jobs is not None:
@@ -310,11 +307,5 @@ async def _loaded(jobs: _Jobs, load: Callable[[], T]) -> T:
         raise error.__cause__ from None
 
 
-def _load_recognizer() -> MoonshineRecognizer:
-    from duplex_gpu.moonshine import MoonshineRecognizer
-
-    return MoonshineRecognizer()
-
-
-def _transcribe(recognizer: MoonshineRecognizer, audio: FloatAudio, job: Job) -> str | None:
+def _transcribe(recognizer: Recognizer, audio: FloatAudio, job: Job) -> str | None:
     return recognizer.transcribe(audio, lambda: job.cancelled)
