@@ -42,7 +42,7 @@ class Story:
 
 @attrs.frozen
 class Told:
-    """What happened, with the three measures. Times in ms."""
+    """What happened, with its measures. Times in ms."""
 
     first: Utterance
     second: Utterance
@@ -51,7 +51,10 @@ class Told:
     second_audio_ms: float
     """The same for the second answer."""
     interruption_ms: float
-    """Onset of the second utterance → last byte of the first answer's audio at the client."""
+    """Onset of the second utterance → last byte of the first answer's audio at the client; negative when the last
+    audio had come before (it is sent a little ahead)."""
+    silenced_ms: float
+    """Onset of the second utterance → the loudspeaker was silenced."""
     microphone_late_ms: float
     """The worst lateness of the microphone itself."""
 
@@ -99,6 +102,7 @@ async def story(talk: Conversation, plot: Story, tell: Tell) -> Told:
         first_audio_ms=(opening.at_s - first.speech_ended_s) * 1000,
         second_audio_ms=(answer.at_s - second.speech_ended_s) * 1000,
         interruption_ms=(_last_audio_s(talk, first_id) - second.speech_started_s) * 1000,
+        silenced_ms=((speaker.played[first_id].stopped_s or ended.at_s) - second.speech_started_s) * 1000,
         microphone_late_ms=max(talk.microphone.late_ms),
     )
 
