@@ -12,7 +12,7 @@ from duplex_protocol import appends, item_events, readers
 from duplex_protocol import commands as c
 from duplex_protocol.aliases import fold
 from duplex_protocol.errors import RemoteProtocolError
-from duplex_protocol.rows import ClientRow, Field, Said, read_fields
+from duplex_protocol.rows import ClientRow, Field, FieldTable, Said
 from duplex_protocol.values import Json
 
 
@@ -29,7 +29,7 @@ def decode_event(event: Json, *, native: bool) -> c.Command:
         row = CLIENT_EVENTS.get(folded.name)
         if row is None:
             raise unknown_event(folded.name, native=native)
-        return row.build(Said(read_fields(row.fields, folded.event), folded.event, event_id, native, folded.legacy_wav))
+        return row.build(Said(row.fields.read(folded.event), folded.event, event_id, native, folded.legacy_wav))
     except RemoteProtocolError as error:
         error.event_id = error.event_id or event_id
         raise
@@ -79,7 +79,7 @@ def _commit(said: Said, *, wants_response: bool | None = None) -> c.Command:
 
 _TEXT_ID: Final = Field("response_id", readers.text)
 _ITEM_ID: Final = Field("item_id", readers.item_id, missing="missing_item_id")
-_COMMIT_FIELDS: Final = (
+_COMMIT_FIELDS: Final = FieldTable(
     Field("final", readers.flag, note="default true; informational"),
     Field("response_create", readers.flag, ("create_response",), note="default: the lane decides"),
     Field("is_speech", readers.flag, note="false declares silence"),
@@ -91,21 +91,23 @@ CLIENT_EVENTS: Final[dict[str, ClientRow]] = {
         2,
         "The first one opens the session; later ones reconfigure it, all or nothing.",
         lambda s: c.UpdateSession(event_id=s.event_id, session=event_session(s.event)),
-        (Field("session", readers.object_, note="the session object; without it the event's own fields are read"),),
+        FieldTable(
+            Field("session", readers.object_, note="the session object; without it the event's own fields are read")
+        ),
     ),
     "session.heartbeat": ClientRow(3, "Keeps the session's lease alive.", lambda s: c.Heartbeat(event_id=s.event_id)),
     "session.event_ack": ClientRow(
         3,
         "The client has every event up to a number; the journal forgets them.",
         lambda s: c.AckEvents(event_id=s.event_id, server_event_seq=s["server_event_seq"]),
-        (Field("server_event_seq", readers.acknowledged_seq, missing="invalid_event_ack"),),
+        FieldTable(Field("server_event_seq", readers.acknowledged_seq, missing="invalid_event_ack")),
     ),
     "session.close": ClientRow(3, "Ends the session in order.", lambda s: c.CloseSession(event_id=s.event_id)),
     "session.resume": ClientRow(
         3,
         "First message of a new socket: take a living session over.",
         _refuse_resume,
-        (
+        FieldTable(
             Field("session_id", readers.anything),
             Field("incarnation", readers.anything),
             Field("resume_token", readers.anything),
@@ -131,19 +133,19 @@ CLIENT_EVENTS: Final[dict[str, ClientRow]] = {
         3,
         "Drops all pending input and cancels the active response; the epoch advances.",
         lambda s: c.CancelInput(event_id=s.event_id, reason=s["reason"]),
-        (Field("reason", readers.text),),
+        FieldTable(Field("reason", readers.text)),
     ),
     "input.text.append": ClientRow(
         3,
         "Adds text to the open input item (chat lane only).",
         lambda s: c.AppendText(event_id=s.event_id, text=s["text"]),
-        (Field("text", readers.text, missing="bad_event"),),
+        FieldTable(Field("text", readers.text, missing="bad_event")),
     ),
     "conversation.item.create": ClientRow(
         1,
         "Adds an item to the conversation: a message, a function call or its output.",
         item_events.create,
-        (
+        FieldTable(
             Field("item", readers.object_, missing="bad_event", note="see the item table"),
             Field("previous_item_id", readers.text, note="repeated verbatim"),
         ),
@@ -152,13 +154,13 @@ CLIENT_EVENTS: Final[dict[str, ClientRow]] = {
         1,
         "Asks for an item by id.",
         lambda s: c.RetrieveItem(event_id=s.event_id, item_id=s["item_id"]),
-        (_ITEM_ID,),
+        FieldTable(_ITEM_ID),
     ),
     "conversation.item.delete": ClientRow(
         1,
         "Removes an item and its place in the history.",
         lambda s: c.DeleteItem(event_id=s.event_id, item_id=s["item_id"]),
-        (_ITEM_ID,),
+        FieldTable(_ITEM_ID),
     ),
     "conversation.item.truncate": ClientRow(
         1,
@@ -169,7 +171,7 @@ CLIENT_EVENTS: Final[dict[str, ClientRow]] = {
             content_index=s["content_index"] or 0,
             audio_end_ms=s["audio_end_ms"],
         ),
-        (
+        FieldTable(
             _ITEM_ID,
             Field("audio_end_ms", readers.milliseconds, missing="bad_event"),
             Field("content_index", readers.whole, note="default 0"),
@@ -179,31 +181,31 @@ CLIENT_EVENTS: Final[dict[str, ClientRow]] = {
         1,
         "Asks for a response, maybe with options for this one only.",
         lambda s: c.CreateResponse(event_id=s.event_id, options=s["response"]),
-        (Field("response", readers.object_),),
+        FieldTable(Field("response", readers.object_)),
     ),
     "response.cancel": ClientRow(
         1,
         "Cancels the named or the active response; the epoch advances.",
         lambda s: c.CancelResponse(event_id=s.event_id, response_id=s["response_id"]),
-        (_TEXT_ID,),
+        FieldTable(_TEXT_ID),
     ),
     "output_audio_buffer.clear": ClientRow(
         1,
         "Throws queued output audio away; the epoch advances when there was any.",
         lambda s: c.ClearOutput(event_id=s.event_id, response_id=s["response_id"]),
-        (_TEXT_ID,),
+        FieldTable(_TEXT_ID),
     ),
     "barge_in": ClientRow(
         3,
         "Interrupts at once; needs the capability supports_barge_in.",
         lambda s: c.BargeIn(event_id=s.event_id, response_id=s["response_id"]),
-        (_TEXT_ID,),
+        FieldTable(_TEXT_ID),
     ),
     "turn.signal": ClientRow(
         3,
         "A turn-taking word from outside; words that are commands act as that command.",
         lambda s: c.SignalTurn(event_id=s.event_id, event=s["event"], payload=s["payload"] or {}),
-        (Field("event", readers.word, missing="bad_event"), Field("payload", readers.object_)),
+        FieldTable(Field("event", readers.word, missing="bad_event"), Field("payload", readers.object_)),
     ),
     "playback.ack": ClientRow(
         3,
@@ -216,7 +218,7 @@ CLIENT_EVENTS: Final[dict[str, ClientRow]] = {
             item_id=s["item_id"],
             truncate=bool(s["truncate"]),
         ),
-        (
+        FieldTable(
             Field("played_ms", readers.positive_ms, ("audio_ms",), note="negative counts as 0"),
             Field("committed_ms", readers.positive_ms, note="negative counts as 0"),
             _TEXT_ID,

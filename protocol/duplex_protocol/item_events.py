@@ -10,7 +10,7 @@ from duplex_protocol import readers
 from duplex_protocol.audio_formats import encoding_of, rate_of, split_format
 from duplex_protocol.commands import CreateItem, ItemAudio
 from duplex_protocol.errors import RemoteProtocolError
-from duplex_protocol.rows import Field, Said, read_fields
+from duplex_protocol.rows import Field, FieldTable, Said
 from duplex_protocol.values import ContentPart, Item, ItemStatus, Json, Role
 
 _AUDIO_PARAM: Final = "item.content.audio"
@@ -57,27 +57,27 @@ def _parts(value: Any, param: str) -> list[Any]:
     return value
 
 
-_BASE_FIELDS: Final = (
+_BASE_FIELDS: Final = FieldTable(
     Field("id", readers.word),
     Field("type", _one_of(*ITEM_TYPES), note="default message"),
     Field("status", _one_of(*ITEM_STATUSES), note="default completed"),
 )
-ITEM_FIELDS: Final[dict[str, tuple[Field, ...]]] = {
-    "message": (
+ITEM_FIELDS: Final[dict[str, FieldTable]] = {
+    "message": FieldTable(
         Field("role", _one_of(*ROLES), note="default user"),
         Field("content", _parts, note="a user message needs at least one usable part"),
     ),
-    "function_call": (
+    "function_call": FieldTable(
         Field("call_id", readers.word, missing="bad_event"),
         Field("name", readers.word, missing="bad_event"),
         Field("arguments", readers.text),
     ),
-    "function_call_output": (
+    "function_call_output": FieldTable(
         Field("call_id", _output_part, missing="invalid_function_call_output"),
         Field("output", _output_part, missing="invalid_function_call_output"),
     ),
 }
-_PART_FIELDS: Final = (
+_PART_FIELDS: Final = FieldTable(
     Field("text", readers.text),
     Field("transcript", readers.text),
     Field("format", readers.anything),
@@ -94,9 +94,9 @@ class _ReadPart:
 def create(said: Said) -> CreateItem:
     """The command of ``conversation.item.create``; nothing happens unless the whole item is right."""
     raw: Json = said["item"]
-    base = read_fields(_BASE_FIELDS, raw, "item.")
+    base = _BASE_FIELDS.read(raw, "item.")
     kind = base.get("type", "message")
-    values = read_fields(ITEM_FIELDS[kind], raw, "item.")
+    values = ITEM_FIELDS[kind].read(raw, "item.")
     role: Role | None = values.get("role", "user") if kind == "message" else None
     read = [_part(part, role) for part in values.get("content", ())]
     if role == "user" and not any(_usable(one) for one in read):
@@ -134,7 +134,7 @@ def _part(raw: Any, role: Role | None) -> _ReadPart:
     part_type = PART_TYPES.get((sent_type, role == "assistant")) if isinstance(sent_type, str) else None
     if part_type is None or (role == "system" and part_type != "input_text"):
         raise RemoteProtocolError("bad_event", f"a {role} item cannot hold such a part", param="item.content.type")
-    values = read_fields(_PART_FIELDS, raw, "item.content.")
+    values = _PART_FIELDS.read(raw, "item.content.")
     audio = _audio(raw, values) if part_type == "input_audio" else None
     return _ReadPart(
         ContentPart(part_type, text=values.get("text"), transcript=values.get("transcript"), raw=raw), audio

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import attrs
 
@@ -42,30 +42,44 @@ class Field:
     aliases: tuple[str, ...] = ()
     missing: str | None = None
     note: str = ""
-    spellings: tuple[str, ...] = attrs.field(init=False, repr=False)
-
-    @spellings.default
-    def _all_spellings(self) -> tuple[str, ...]:
-        return (self.name, *self.aliases)
 
 
-def read_fields(fields: tuple[Field, ...], event: Json, prefix: str = "") -> Values:
-    """Check the fields that ``event`` holds, in the order of ``fields``; null counts as absent.
+class FieldTable:
+    """The fields of one JSON object. Reading costs one look-up per member that the object has."""
 
-    ``prefix`` goes before the names in ``param``. Raises :class:`RemoteProtocolError`.
-    """
-    values: Values = {}
-    for field in fields:
-        for spelling in field.spellings:
-            value = event.get(spelling)
-            if value is not None:
-                values[field.name] = field.read(value, prefix + field.name)
-                break
-        else:
-            if field.missing is not None:
+    def __init__(self, *fields: Field) -> None:
+        self.fields = fields
+        self._required = tuple(field for field in fields if field.missing is not None)
+        self._spellings = {
+            spelling: (rank, field) for field in fields for rank, spelling in enumerate((field.name, *field.aliases))
+        }
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def read(self, holder: Json, prefix: str = "") -> Values:
+        """Check the fields that ``holder`` has: first their presence, in the table's order, then their kinds.
+
+        Unknown members are ignored and null counts as absent. ``prefix`` goes before the names in ``param``. Raises
+        :class:`RemoteProtocolError`.
+        """
+        seen: dict[str, tuple[int, Reader, Any]] = {}
+        for key, value in holder.items():
+            known = self._spellings.get(key)
+            if known is None or value is None:
+                continue
+            rank, field = known
+            before = seen.get(field.name)
+            if before is None or rank < before[0]:
+                seen[field.name] = (rank, field.read, value)
+        for field in self._required:
+            if field.name not in seen:
                 param = prefix + field.name
-                raise RemoteProtocolError(field.missing, f"{param} is missing", param=param)
-    return values
+                raise RemoteProtocolError(field.missing or "bad_event", f"{param} is missing", param=param)
+        return {name: read(value, prefix + name) for name, (_, read, value) in seen.items()}
+
+
+NO_FIELDS: Final = FieldTable()
 
 
 @attrs.frozen
@@ -75,4 +89,4 @@ class ClientRow:
     tier: int
     description: str
     build: Callable[[Said], Command]
-    fields: tuple[Field, ...] = ()
+    fields: FieldTable = NO_FIELDS

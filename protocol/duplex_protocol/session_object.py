@@ -290,8 +290,9 @@ def _merged(old: Json, new: Json) -> Json:
     for key, value in new.items():
         if value is None:
             result.pop(key, None)
-        elif isinstance(value, dict) and isinstance(result.get(key), dict):
-            result[key] = _merged(result[key], value)
+        elif isinstance(value, dict):
+            before = result.get(key)
+            result[key] = _merged(before if isinstance(before, dict) else {}, value)
         else:
             result[key] = value
     return result
