@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from trio_duplex.config import Deployment
+    from trio_duplex.models.plugin import ModelPlugin
     from trio_duplex.server.listener import BoundAddress
 
 __all__ = ["main"]
@@ -54,8 +55,8 @@ EXPECTED: Final = {
 
 
 def expected_errors() -> tuple[type[BaseException], ...]:
-    """The classes of :data:`EXPECTED`. A module that was never loaded cannot have raised anything."""
-    found: list[type[BaseException]] = [ModuleNotFoundError, OSError, TimeoutError]
+    """The classes of :data:`EXPECTED`, and groups, which may hold them. A module never loaded has raised nothing."""
+    found: list[type[BaseException]] = [BaseExceptionGroup, ModuleNotFoundError, OSError, TimeoutError]
     for module, names in EXPECTED.items():
         loaded = sys.modules.get(module)
         if loaded is not None:
@@ -95,7 +96,7 @@ class OneLineErrors(click.Group):
         """Run the command. Anything unexpected keeps its traceback."""
         try:
             return super().invoke(ctx)
-        except (BaseExceptionGroup, *expected_errors()) as error:
+        except expected_errors() as error:
             line = one_line(error)
             if line is None:
                 raise
@@ -129,7 +130,9 @@ def configure_logging(log_format: str, level: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=max(number, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=max(number, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
+    )
 
 
 def tune_process() -> None:
@@ -159,11 +162,19 @@ def _console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def _deployment(path: Path | None) -> Deployment:
-    """The deployment of a file, or the demo model with every default. Raises DeployError naming the file."""
-    from trio_duplex.config import Deployment, load_deployment
+def _deployment(path: Path | None) -> tuple[Deployment, ModelPlugin]:
+    """The deployment of a file, or the demo model with every default; and its plugin, with nothing loaded yet.
 
-    return Deployment(model="demo", session_mode="duplex") if path is None else load_deployment(path)
+    Raises DeployError naming the file.
+    """
+    from trio_duplex.config import DeployError, Deployment, load_deployment
+    from trio_duplex.models.registry import build_plugin
+
+    deployment = Deployment(model="demo", session_mode="duplex") if path is None else load_deployment(path)
+    try:
+        return deployment, build_plugin(deployment)
+    except DeployError as error:
+        raise error if path is None else DeployError(f"{path}: {error}") from None
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -202,33 +213,33 @@ def serve(deploy: Path | None, host: str, port: int, log_format: str, log_level:
 
     Once the model is warm, one line on standard output says where. Logs and progress go to standard error.
     """
-    deployment = _deployment(deploy)
+    deployment, plugin = _deployment(deploy)
     configure_logging(log_format, log_level)
     import trio
 
-    trio.run(_serve, deployment, deploy, host, port)
+    trio.run(_serve, deployment, plugin, host, port)
 
 
-async def _serve(deployment: Deployment, file: Path | None, host: str, port: int) -> None:
+async def _serve(deployment: Deployment, plugin: ModelPlugin, host: str, port: int) -> None:
     """Serve until a signal; the second signal ends everything at once. Cancellation: ends without good-byes."""
     import trio
 
-    from trio_duplex.config import DeployError
     from trio_duplex.server.listener import BoundAddress
     from trio_duplex.server.serve import serve as run_server
 
     began_s = time.monotonic()
     shutdown = trio.Event()
+    loading = ExitStack()
 
     class Announce(trio.TaskStatus[BoundAddress]):
         def started(self, value: BoundAddress | None = None) -> None:
             assert value is not None
-            busy.__exit__(None, None, None)
+            loading.close()
             settle_memory()
-            _say_ready(deployment, value, time.monotonic() - began_s)
+            _say_ready(value, time.monotonic() - began_s)
 
-    busy = _busy(f"loading model {deployment.model!r}" + (f" from {file}" if file else ""))
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with loading, trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        loading.enter_context(_busy(f"loading model {plugin.name!r}"))
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
@@ -240,12 +251,8 @@ async def _serve(deployment: Deployment, file: Path | None, host: str, port: int
                     shutdown.set()
 
             nursery.start_soon(watch)
-            with busy:
-                tune_process()
-                try:
-                    await run_server(deployment, host=host, port=port, shutdown=shutdown, task_status=Announce())
-                except DeployError as error:
-                    raise error if file is None else DeployError(f"{file}: {error}") from None
+            tune_process()
+            await run_server(deployment, plugin=plugin, host=host, port=port, shutdown=shutdown, task_status=Announce())
             nursery.cancel_scope.cancel()
 
 
@@ -258,7 +265,7 @@ def _busy(what: str) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def _say_ready(deployment: Deployment, bound: BoundAddress, took_s: float) -> None:
+def _say_ready(bound: BoundAddress, took_s: float) -> None:
     """The one line on standard output."""
     click.echo(
         f"ready after {took_s:.1f} s: {bound.ws_url}/v1/realtime"
@@ -313,7 +320,7 @@ def demo(out: Path, deploy: Path | None) -> None:
     Starts a server on a free port, streams two recordings to it in real time, and leaves the answers as WAV files, the
     event log and a picture. Exits with status 1 and names every promise that was broken.
     """
-    deployment = _deployment(deploy)
+    deployment, plugin = _deployment(deploy)
     configure_logging("console", "warning")
     import trio
     from rich.console import Console
@@ -323,7 +330,7 @@ def demo(out: Path, deploy: Path | None) -> None:
     from trio_duplex.showcase.demo import Demo
 
     tune_process()
-    verdicts = trio.run(Demo(deployment, out, console, on_warm=settle_memory).run)
+    verdicts = trio.run(Demo(deployment, plugin, out, console, on_warm=settle_memory).run)
     broken = [verdict.promise.text for verdict in verdicts if not verdict.kept]
     if broken:
         raise click.ClickException(f"broken promises: {'; '.join(broken)}")

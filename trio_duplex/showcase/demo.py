@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import attrs
-import trio
 from rich.console import Console
 
 from trio_duplex.config import Deployment
@@ -26,13 +25,13 @@ __all__ = ["Demo"]
 
 @attrs.define(eq=False)
 class Demo:
-    """One run. ``out`` is the folder for the files; ``plugin`` replaces the deployment's model (tests).
+    """One run of ``plugin``, which is the deployment's model. ``out`` is the folder for the files.
     ``on_warm`` is called once, between loading and talking."""
 
     deployment: Deployment
+    plugin: ModelPlugin
     out: Path
     console: Console
-    plugin: ModelPlugin | None = None
     on_warm: Callable[[], object] = lambda: None
     plot: Story = attrs.field(factory=lambda: Story(bundled(FIRST), bundled(SECOND)))
     log: EventLog = attrs.field(factory=EventLog)
@@ -62,11 +61,7 @@ class Demo:
     async def _talk(self, bound: BoundAddress) -> Told:
         self.on_warm()
         self._tell(f"server is warm at {bound.ws_url}")
-        model = self.plugin.name if self.plugin is not None else self._model_name()
-        return await converse(bound.ws_url, self.log, self._story, model=model, config=SESSION)
-
-    def _model_name(self) -> str:
-        return str(self.deployment.options.get("name", self.deployment.model))
+        return await converse(bound.ws_url, self.log, self._story, model=self.plugin.name, config=SESSION)
 
     async def _story(self, talk: Conversation) -> Told:
         return await story(talk, self.plot, self._tell)
@@ -76,13 +71,17 @@ class Demo:
 
     def _print(self, verdicts: list[Verdict], stuck: Missing | None) -> None:
         console = self.console
-        for title, show in (
-            ("What was said", lambda: report.print_words(console, self.log)),
-            ("How long it took", lambda: report.print_measures(console, self.told) if self.told else None),
-            ("What was promised", lambda: report.print_verdicts(console, verdicts)),
-            ("Files", lambda: report.print_files(console, self.files)),
-        ):
-            console.print(f"\n[bold]{title}[/bold]")
-            show()
+        self._title("What was said")
+        report.print_words(console, self.log)
+        if self.told is not None:
+            self._title("How long it took")
+            report.print_measures(console, self.told)
+        self._title("What was promised")
+        report.print_verdicts(console, verdicts)
+        self._title("Files")
+        report.print_files(console, self.files)
         if stuck is not None:
             console.print(f"\n[bold red]The conversation got stuck:[/bold red] {stuck}")
+
+    def _title(self, text: str) -> None:
+        self.console.print(f"\n[bold]{text}[/bold]")

@@ -84,9 +84,7 @@ class EventLog:
         """The first server event from place ``after`` on that fits."""
         return next((e for e in self.entries[after:] if e.side == "server" and match(e)), None)
 
-    async def expect(
-        self, match: Callable[[Entry], bool], *, what: str, within_s: float, after: int = 0
-    ) -> Entry:
+    async def expect(self, match: Callable[[Entry], bool], *, what: str, within_s: float, after: int = 0) -> Entry:
         """Wait until the server sent something that fits. Raises :class:`Missing`. Cancellation: only stops waiting."""
         with trio.move_on_after(within_s):
             while True:

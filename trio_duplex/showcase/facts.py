@@ -215,7 +215,10 @@ def decisions(log: EventLog) -> list[tuple[float, Decision]]:
 def speech_spans(log: EventLog) -> list[tuple[float, float]]:
     """When the user's recordings held speech: (start, end) in ``time.monotonic()`` seconds."""
     return [
-        (e.event["started_s"] + e.event["speech_start_ms"] / 1000, e.event["started_s"] + e.event["speech_end_ms"] / 1000)
+        (
+            e.event["started_s"] + e.event["speech_start_ms"] / 1000,
+            e.event["started_s"] + e.event["speech_end_ms"] / 1000,
+        )
         for e in log.entries
         if e.type == "microphone.began"
     ]

@@ -15,7 +15,15 @@ from trio_duplex.showcase.facts import Answer, answers, user_turns
 from trio_duplex.showcase.promises import Verdict
 from trio_duplex.showcase.scenario import Told
 
-__all__ = ["leave_events", "leave_picture", "leave_sound", "print_files", "print_measures", "print_verdicts", "print_words"]
+__all__ = [
+    "leave_events",
+    "leave_picture",
+    "leave_sound",
+    "print_files",
+    "print_measures",
+    "print_verdicts",
+    "print_words",
+]
 
 
 def leave_sound(log: EventLog, folder: Path) -> list[Path]:

@@ -124,9 +124,11 @@ def _last_audio_s(talk: Conversation, response_id: str) -> float:
 async def _acknowledged(talk: Conversation, response_id: str) -> None:
     """Wait for the server's word on the last ack."""
     await talk.log.expect(
-        lambda e: e.type == "playback.acknowledged"
-        and e.event["event"].get("item_id") == f"item_{response_id}"
-        and e.event["event"]["played_ms"] >= talk.speaker.played[response_id].acked_ms,
+        lambda e: (
+            e.type == "playback.acknowledged"
+            and e.event["event"].get("item_id") == f"item_{response_id}"
+            and e.event["event"]["played_ms"] >= talk.speaker.played[response_id].acked_ms
+        ),
         what="the answer to the last playback.ack",
         within_s=PATIENCE_S,
     )

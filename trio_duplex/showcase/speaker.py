@@ -113,12 +113,16 @@ class Speaker:
             for played in self.played.values():
                 self._silence(played, entry.at_s)
         elif kind == "response.done":
-            played = self.played.get(wrap_event(entry.event).response_id or "")
-            if played is not None:
-                if entry.event.get("response", {}).get("status") == "cancelled":
-                    self._silence(played, entry.at_s)
-                played.ends.set()
-                self._wake.set()
+            self._on_done(entry)
+
+    def _on_done(self, entry: Entry) -> None:
+        played = self.played.get(wrap_event(entry.event).response_id or "")
+        if played is None:
+            return
+        if entry.event.get("response", {}).get("status") == "cancelled":
+            self._silence(played, entry.at_s)
+        played.ends.set()
+        self._wake.set()
 
     def _on_audio(self, entry: Entry) -> None:
         event = wrap_event(entry.event)

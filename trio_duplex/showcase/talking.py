@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import attrs
@@ -74,9 +73,7 @@ class Talk:
 
     async def _something(self, talk: Conversation) -> None:
         """Wait for any next server event."""
-        await talk.log.expect(
-            lambda _: True, what="a server event", within_s=self.longest_s, after=talk.log.position
-        )
+        await talk.log.expect(lambda _: True, what="a server event", within_s=self.longest_s, after=talk.log.position)
 
     def _on_entry(self, entry: Entry) -> None:
         if entry.side != "server":

@@ -102,9 +102,7 @@ def _draw_answer(lanes: Axes, log: EventLog, answer: Answer, start_s: float) -> 
         before_ms = (before.playback or {}).get("generated_ms", 0) if before is not None else 0
         made.append((delta.at_s - start_s, (now_ms - before_ms) / 1000))
     lanes.broken_barh(made, (_y("answer generated") - 0.22, 0.44), facecolor=MADE, edgecolor="white", linewidth=0.4)
-    sent = [
-        (d.at_s - start_s, np.frombuffer(d.audio, "<i2"), answer.rate_hz) for d in answer.deltas if d.audio
-    ]
+    sent = [(d.at_s - start_s, np.frombuffer(d.audio, "<i2"), answer.rate_hz) for d in answer.deltas if d.audio]
     _draw_wave(lanes, _y("answer sent"), sent, SENT)
     played = playing(log, answer)
     samples = np.frombuffer(bytes(played.pcm), "<i2")
@@ -121,9 +119,7 @@ def _draw_answer(lanes: Axes, log: EventLog, answer: Answer, start_s: float) -> 
         )
 
 
-def _draw_wave(
-    axes: Axes, y: float, pieces: Sequence[tuple[float, npt.NDArray[np.int16], int]], colour: str
-) -> None:
+def _draw_wave(axes: Axes, y: float, pieces: Sequence[tuple[float, npt.NDArray[np.int16], int]], colour: str) -> None:
     """An envelope: (start in s, int16[n], rate) per piece, in bins of 10 ms."""
     if not pieces:
         return
@@ -237,14 +233,14 @@ def _draw_words(lanes: Axes, log: EventLog, spoken: Sequence[Answer], start_s: f
     """The beginning of what was said under each voice, as far as there is room before the next."""
     end_s = log.entries[-1].at_s
     asked = [begin_s for begin_s, _ in speech_spans(log)]
-    _row_of_words(lanes, "user speech", list(zip(asked, [t.transcript for t in user_turns(log)], strict=False)), start_s, end_s)
+    _row_of_words(
+        lanes, "user speech", list(zip(asked, [t.transcript for t in user_turns(log)], strict=False)), start_s, end_s
+    )
     told = [(answer.deltas[0].at_s, answer.said) for answer in spoken if answer.deltas]
     _row_of_words(lanes, "answer played", told, start_s, end_s)
 
 
-def _row_of_words(
-    axes: Axes, lane: str, words: Sequence[tuple[float, str]], start_s: float, end_s: float
-) -> None:
+def _row_of_words(axes: Axes, lane: str, words: Sequence[tuple[float, str]], start_s: float, end_s: float) -> None:
     ends = [at_s for at_s, _ in words[1:]] + [end_s]
     for (at_s, text), until_s in zip(words, ends, strict=True):
         room = min(WORDS_SHOWN, int((until_s - at_s) / (end_s - start_s) * CHARS_ACROSS))
@@ -258,7 +254,13 @@ def _dress(lanes: Axes, ledger: Axes, log: EventLog, start_s: float) -> None:
     lanes.set_ylim(-0.5, len(LANES) - 0.5)
     lanes.set_yticks([_y(lane) for lane in LANES], LANES, fontsize=11)
     lanes.tick_params(axis="y", length=0)
-    lanes.set_title("One full-duplex conversation: asked, answered, interrupted, answered again", loc="left", color=INK, fontsize=14, pad=34)
+    lanes.set_title(
+        "One full-duplex conversation: asked, answered, interrupted, answered again",
+        loc="left",
+        color=INK,
+        fontsize=14,
+        pad=34,
+    )
     ledger.set_ylabel("ms ahead of the ear")
     ledger.set_xlabel("seconds since the connection was opened")
     ledger.axhline(0, color=INK, linewidth=1)
