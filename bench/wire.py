@@ -31,10 +31,10 @@ import structlog
 import trio
 import trio.testing
 import trio_websocket
+
 from duplex_protocol import wire
 from duplex_protocol.realtime import RealtimeDialect
 from duplex_protocol.values import SessionConfig
-
 from trio_duplex.hub import Hub
 from trio_duplex.models import plugin as model
 from trio_duplex.server.app import DuplexApp
