@@ -1,4 +1,4 @@
-"""What one session costs the server per client append and per audio delta, without the socket; and beside it the socket.
+"""What one session costs the server per client append and per audio delta; and beside it, what the socket costs.
 
 Run: python bench/wire.py [--sessions 100] [--messages 20000]
 
