@@ -222,6 +222,39 @@ async def test_several_commits_in_a_row(nursery: trio.Nursery, autojump_clock: t
     nursery.cancel_scope.cancel()
 
 
+async def test_a_commit_of_what_is_known_to_be_silence_is_none(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    talk = await open_talk(nursery, VirtualEngine(words=WORDS))
+    await talk.hear(SPEECH, level(0, 960))
+    await talk.settle()
+    turn = talk.session.end_turn()
+    assert (turn.speech, turn.transcript) == (False, "")
+    assert (turn.audio_start_ms, turn.audio_end_ms) == (640 + 512, 1600)
+    await talk.hear(level(0, 320), level(0.4, 320))  # too faint for an onset, not for a commit
+    await talk.settle()
+    assert kinds(talk) == [SpeechStarted, SpeechStopped, TurnEnded]
+    assert talk.session.end_turn().speech
+    await trio.sleep(0.2)
+    assert kinds(talk)[3:] == [TurnTranscribed]
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_clients_own_transcript_stays(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+    talk = await open_talk(nursery, VirtualEngine(words=WORDS, recognise_s=5.0), auto=False)
+    talk.session.submit(SPEECH)
+    turn = talk.session.end_turn()
+    turn.transcript = "say tea"
+    begin_s = trio.current_time()
+    said = await talk.answer(talk.request(turn))
+    assert said[0][0] - begin_s < 1.0  # nobody waits for recognition
+    assert "".join(speech.text for _, speech in said) == "Tea."
+    await trio.sleep(5)
+    assert talk.results[-1] == TurnTranscribed(turn=turn)
+    assert (turn.transcript, turn.speech) == ("say tea", True)
+    nursery.cancel_scope.cancel()
+
+
 async def test_a_commit_in_the_silence_uses_what_was_prepared(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -144,7 +144,7 @@ class Hearing:
         self._turn_begin = 0
         self._speech_begin: int | None = None  # where recognition should begin; None before the first onset
         self._audio_start_ms = 0  # as announced with the first onset
-        self._quiet_until_now = True  # no frame reached the threshold
+        self._quiet = True  # every frame was silence
 
     @property
     def backlog_ms(self) -> int:
@@ -169,7 +169,10 @@ class Hearing:
         return self._tape.between(begin, begin + FRAME_SAMPLES)
 
     def commit(self) -> Turn:
-        """The client ends its turn here; :class:`Committed` follows when all of it has been judged."""
+        """The client ends its turn here; :class:`Committed` follows when all of it has been judged.
+
+        The turn's ``speech`` is false when all of it is judged already and nothing was said; nothing follows then.
+        """
         if self._cuts:
             begin_ms = self._cuts[-1].end // SAMPLES_PER_MS
         elif self._speech_begin is None:
@@ -177,7 +180,11 @@ class Hearing:
         else:
             begin_ms = self._audio_start_ms
         turn = Turn(audio_start_ms=begin_ms, audio_end_ms=self._tape.end // SAMPLES_PER_MS)
-        self._cut(turn)
+        if self._quiet and not self._cuts and self._tape.end // FRAME_SAMPLES == self._judged:
+            turn.speech, turn.transcript = False, ""
+            self._cut(None)
+        else:
+            self._cut(turn)
         return turn
 
     def drop(self) -> None:
@@ -193,7 +200,7 @@ class Hearing:
         while self._cuts and self._cuts[0].frame <= self._judged:
             cut = self._cuts.popleft()
             if cut.turn is not None:
-                audio = None if self._quiet_until_now else self._utterance(cut.end)
+                audio = None if self._quiet else self._utterance(cut.end)
                 decisions.append(Committed(cut.turn, audio))
             self._begin_turn(cut.end)
         return decisions
@@ -202,8 +209,8 @@ class Hearing:
         """The detector's word on the next frame → what it means, in order."""
         begin = self._judged * FRAME_SAMPLES
         self._judged += 1
-        if probability >= self._endpointer.settings.threshold:
-            self._quiet_until_now = False
+        if probability >= self._endpointer.settings.exit_threshold:
+            self._quiet = False
         decisions: list[Decision] = []
         for event in self._endpointer.feed(probability):
             match event:
@@ -260,7 +267,7 @@ class Hearing:
     def _begin_turn(self, position: int) -> None:
         self._turn_begin = position
         self._speech_begin = None
-        self._quiet_until_now = True
+        self._quiet = True
         self._endpointer.reset()
 
     def _forget(self) -> None:

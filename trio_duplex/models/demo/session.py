@@ -138,6 +138,9 @@ class DemoSession:
     def end_turn(self) -> Turn:
         """The client's commit."""
         turn = self._hearing.commit()
+        if not turn.speech:
+            self._nudge()
+            return turn
         work = self._works[turn] = _TurnWork(turn, ended=True)
         self._unheard.append(work)
         self._nudge()
@@ -311,8 +314,9 @@ class DemoSession:
             assert work.preparation is not None
             if work.preparation.failure is not None:
                 results.append(ModelFailed(code="engine_error", message=str(work.preparation.failure)))
-            work.turn.transcript = work.preparation.transcript
-            work.turn.speech = holds_words(work.preparation.transcript)
+            if work.turn.transcript is None:  # a client may have sent its own
+                work.turn.transcript = work.preparation.transcript
+            work.turn.speech = holds_words(work.turn.transcript)
             if work.ended:
                 results.append(TurnTranscribed(turn=work.turn))
             else:
@@ -369,14 +373,12 @@ class DemoSession:
             asked, history = _last_words(history)
         else:
             work = self._works.get(request.turn)
-            if work is not None:
+            if work is not None and request.turn.transcript is None:
                 await work.assigned.wait()
-                prepared = work.preparation
-                assert prepared is not None
-                await prepared.heard.wait()
-                asked = prepared.transcript
-            else:
-                asked = request.turn.transcript or ""
+                assert work.preparation is not None
+                await work.preparation.heard.wait()
+            prepared = work.preparation if work is not None else None
+            asked = request.turn.transcript or (prepared.transcript if prepared is not None else "")
             history = _before(history, request.turn, asked)
             if not holds_words(asked):
                 if request.config.auto_response:
