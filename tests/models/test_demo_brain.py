@@ -6,7 +6,7 @@ import time
 from datetime import datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trio_duplex.models.demo.arithmetic import answer_sum
@@ -134,6 +134,7 @@ def test_sums(text: str, answer: str | None) -> None:
     assert answer_sum(text) == answer
 
 
+@settings(derandomize=True, database=None, deadline=None)
 @given(st.integers(0, 9999), st.integers(1, 9999), st.sampled_from(["plus", "minus", "times", "divided by"]))
 def test_sums_are_right(a: int, b: int, operator: str) -> None:
     from duplex_gpu.numbers import cardinal
@@ -164,6 +165,7 @@ def test_it_talks_long_enough_to_be_interrupted(text: str) -> None:
     assert len(answer) < 1000
 
 
+@settings(derandomize=True, database=None, deadline=None)
 @given(st.text(max_size=200))
 def test_something_speakable_is_said_to_anything(text: str) -> None:
     answer = reply(text, HISTORY, MORNING)

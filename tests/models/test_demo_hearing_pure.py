@@ -24,7 +24,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.randoms(use_true_random=False), st.booleans())
-@settings(deadline=None)
+@settings(derandomize=True, database=None, deadline=None)
 def test_turns_are_disjoint_and_complete(steps: list[tuple[str, int]], chance: object, owns: bool) -> None:
     hearing = Hearing(
         EndpointerSettings(silence_duration_ms=96, early_silence_ms=32),

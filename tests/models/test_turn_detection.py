@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duplex_protocol.values import TurnDetection
@@ -174,6 +174,7 @@ def test_close_ends_only_an_open_utterance() -> None:
     assert not endpointer.active
 
 
+@settings(derandomize=True, database=None)
 @given(
     st.lists(st.floats(0, 1), max_size=300),
     st.builds(
@@ -185,8 +186,8 @@ def test_close_ends_only_an_open_utterance() -> None:
         early_silence_ms=st.none() | st.integers(0, 400),
     ),
 )
-def test_events_alternate_and_times_grow(frames: list[float], settings: EndpointerSettings) -> None:
-    endpointer = Endpointer(settings)
+def test_events_alternate_and_times_grow(frames: list[float], numbers: EndpointerSettings) -> None:
+    endpointer = Endpointer(numbers)
     is_open = early = False
     last_ms = 0
     for number, probability in enumerate(frames, 1):
