@@ -72,7 +72,7 @@ async def serve(
     """
     deployment = deploy if isinstance(deploy, Deployment) else load_deployment(Path(deploy))
     hub = Hub(plugin or build_plugin(deployment), deployment.duplex_session)
-    shutdown = shutdown or trio.Event()
+    shutdown = trio.Event() if shutdown is None else shutdown
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_hub_on, shutdown, hub)
         options = listener or ListenerOptions()
