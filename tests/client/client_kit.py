@@ -12,7 +12,7 @@ import pybase64
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, serve_websocket
 
-from trio_duplex.client import DuplexConnectionError, WebSocketTransport
+from trio_duplex.client import DuplexClient, DuplexConnectionError, WebSocketTransport
 
 SESSION: dict[str, Any] = {
     "object": "realtime.session",
@@ -205,3 +205,32 @@ async def tcp_server(handler: Callable[[trio.SocketStream], Awaitable[None]]) ->
         listeners = await nursery.start(partial(trio.serve_tcp, guarded, 0, host="127.0.0.1"))
         yield f"ws://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def session(**options: Any) -> AsyncIterator[tuple[DuplexClient, Peer, MemoryServer]]:
+    """A client with an open session on a scripted server; the test plays the server through the `Peer`.
+
+    Leaving answers `session.close` on whatever connection is the newest.
+    """
+    server = MemoryServer()
+    options = {"model": "m", "heartbeat_interval_s": None, "connect": server.connect} | options
+
+    async def answer_close() -> None:
+        with suppress(trio.EndOfChannel, trio.BrokenResourceError):  # the session was over before
+            await closing(server.peers[-1])()
+
+    # (a virtual limit, so that a test that waits for nothing fails instead of hanging)
+    with trio.fail_after(100_000):
+        async with trio.open_nursery() as nursery:
+            client = DuplexClient("ws://host/v1/realtime", **options)
+
+            async def serve() -> None:
+                await (await server.accept()).open()
+
+            nursery.start_soon(serve)
+            async with client:
+                yield client, server.peers[0], server
+                if not server.peers[-1].broken:
+                    nursery.start_soon(answer_close)
+            nursery.cancel_scope.cancel()

@@ -1,8 +1,8 @@
 """What one received audio delta costs a client, in CPU time: `python tests/client/measure_client_overhead.py`.
 
-Two figures per delta size: over an in-memory transport (the client's own work) and over a loopback WebSocket with the
-server in another process (own work plus the WebSocket library plus the kernel). Each delta is read from
-`response.audio()` and acknowledged as the client always does.
+Figures per delta size: over an in-memory transport, and over a loopback WebSocket with the server in another process,
+there beside the bare WebSocket library on the same stream. Each delta is read from `response.audio()` and
+acknowledged as the client always does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import platform
 import statistics
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import trio
 import trio.testing
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from trio_websocket import serve_websocket
+from trio_websocket import open_websocket_url, serve_websocket
 
 from tests.client.client_kit import MemoryServer, created, delta, done
 from trio_duplex.client import DuplexClient
@@ -110,13 +111,31 @@ async def over_socket(port: int) -> list[float]:
     return costs
 
 
-def with_server(pcm_bytes: int) -> list[float]:
+async def bare_library(port: int) -> list[float]:
+    """The same stream read by nothing but the WebSocket library: what no client on top of it can save."""
+    costs = []
+    url = f"ws://127.0.0.1:{port}"
+    async with open_websocket_url(url, max_message_size=2**26, receive_buffer_size=65536) as ws:
+        await ws.send_message('{"type":"session.update"}')
+        await ws.get_message()
+        for _ in range(ROUNDS):
+            await ws.send_message('{"type":"input_audio_buffer.clear"}')
+            await ws.get_message()
+            started = time.process_time()
+            for _ in range(DELTAS):
+                await ws.get_message()
+            costs.append((time.process_time() - started) / DELTAS * 1e6)
+            await ws.get_message()
+    return costs
+
+
+def with_server(client: Callable[[int], Awaitable[list[float]]], pcm_bytes: int) -> list[float]:
     spawn = multiprocessing.get_context("spawn")
     ports: multiprocessing.Queue[int] = spawn.Queue()
     process = spawn.Process(target=serve_process, args=(pcm_bytes, ports), daemon=True)
     process.start()
     try:
-        return trio.run(over_socket, ports.get())
+        return trio.run(client, ports.get())
     finally:
         process.terminate()
         process.join()
@@ -131,4 +150,8 @@ if __name__ == "__main__":
     for pcm_bytes, ms in ((3840, 80), (48000, 1000)):
         report(f"in memory, burst, {ms} ms deltas", trio.run(in_memory, pcm_bytes, False))
         report(f"in memory, one at a time (incl. test server), {ms} ms deltas", trio.run(in_memory, pcm_bytes, True))
-        report(f"loopback WebSocket, one at a time, {ms} ms deltas", with_server(pcm_bytes))
+        with_client = with_server(over_socket, pcm_bytes)
+        bare = with_server(bare_library, pcm_bytes)
+        report(f"loopback WebSocket, one at a time, {ms} ms deltas", with_client)
+        report("  of which the WebSocket library and the kernel", bare)
+        print(f"{'  so the client itself':60s} median {statistics.median(with_client) - statistics.median(bare):6.1f}")

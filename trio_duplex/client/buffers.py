@@ -45,11 +45,16 @@ class RingBuffer(Generic[T]):
     async def take(self) -> T:
         """The oldest item; `trio.EndOfChannel` once the buffer has ended and is empty.
 
-        Cancellation takes nothing out. Always a checkpoint.
+        Cancellation takes nothing out. Always a checkpoint, and a single one: this runs once per audio chunk.
         """
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._items:
+            item = self._items.popleft()
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return item
         while not self._items:
             if self.ended:
+                await trio.lowlevel.cancel_shielded_checkpoint()
                 raise trio.EndOfChannel
             await self._lot.park()
         return self._items.popleft()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 import attrs
 import trio
@@ -79,7 +79,8 @@ class DuplexClient:
         self._handshake_timeout_s = handshake_timeout_s
         self._state = SessionState(session_id=session_id)
         self._tracker = ResponseTracker(self.config.output_audio)
-        self._subscribers: WeakSet[RingBuffer[DuplexEvent]] = WeakSet()
+        # Weak: an iterator that was dropped half-way takes its buffer with it. (A list is cheaper than a WeakSet.)
+        self._subscribers: list[ref[RingBuffer[DuplexEvent]]] = []
         self._link = Link(
             self.url,
             connect=WebSocketConnector() if connect is None else connect,
@@ -125,7 +126,7 @@ class DuplexClient:
             duplicates_dropped=counters.duplicates_dropped,
             acks_sent=counters.acks_sent,
             resumes=counters.resumes,
-            events_dropped=sum(buffer.dropped for buffer in self._subscribers),
+            events_dropped=sum(buffer.dropped for buffer in self._buffers()),
         )
 
     # Life.
@@ -329,7 +330,7 @@ class DuplexClient:
         if self._link.end is not None:
             buffer.end()
         else:
-            self._subscribers.add(buffer)
+            self._subscribers.append(ref(buffer, self._subscribers.remove))
         return BufferIterator(buffer, self._error_at_end)
 
     def __aiter__(self) -> BufferIterator[DuplexEvent]:
@@ -365,13 +366,17 @@ class DuplexClient:
 
     def _dispatch(self, event: DuplexEvent) -> None:
         self._tracker.feed(event)
-        for buffer in self._subscribers:
-            buffer.put(event)
+        if self._subscribers:
+            for buffer in self._buffers():
+                buffer.put(event)
 
     def _on_end(self) -> None:
         self._tracker.end()
-        for buffer in self._subscribers:
+        for buffer in self._buffers():
             buffer.end()
+
+    def _buffers(self) -> list[RingBuffer[DuplexEvent]]:
+        return [buffer for reference in self._subscribers if (buffer := reference()) is not None]
 
     def _error_at_end(self) -> DuplexSessionClosedError | None:
         end = self._link.end
@@ -383,5 +388,4 @@ class DuplexClient:
 
 
 def _clamped(ms: float, received_ms: int | None) -> int:
-    whole = max(0, int(ms))
-    return whole if received_ms is None else min(whole, received_ms)
+    return int(max(0, ms if received_ms is None else min(ms, received_ms)))

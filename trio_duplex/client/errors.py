@@ -51,24 +51,15 @@ class DuplexSessionClosedError(DuplexClientError):
 
 
 def sole_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception a group is really about, or the group itself when there are several.
+    """The one exception a nursery's group is about, or the group itself when there are several.
 
     `trio.Cancelled` beside a real error is the noise of tearing down and gives way to it, as in a program without
-    the inner nursery. Only Cancelled inside: one of them.
+    the inner nursery. Only Cancelled inside: one of them. A group inside the group is somebody's own and stays.
     """
-    real: list[BaseException] = []
-    cancelled: trio.Cancelled | None = None
-    for member in group.exceptions:
-        found = sole_exception(member) if isinstance(member, BaseExceptionGroup) else member
-        if isinstance(found, trio.Cancelled):
-            cancelled = found
-        else:
-            real.append(found)
+    real = [member for member in group.exceptions if not isinstance(member, trio.Cancelled)]
     if len(real) == 1:
         return real[0]
-    if not real and cancelled is not None:
-        return cancelled
-    return group
+    return group if real else group.exceptions[0]
 
 
 @contextmanager
