@@ -18,6 +18,7 @@ from trio_duplex.session.attachment import Attachment
 from trio_duplex.session.core import Session
 from trio_duplex.session.ids import IdSource
 from trio_duplex.session.journal import CursorAhead, JournalGap
+from trio_duplex.session.server_vad import VadScorer
 from trio_duplex.session.settings import SessionSettings
 
 log = structlog.get_logger(__name__)
@@ -57,10 +58,22 @@ class HubStatistics:
 
 
 class Hub:
-    """All sessions of one deployed model. ``id_seed`` makes every id of a run reproducible (tests)."""
+    """All sessions of one deployed model. ``id_seed`` makes every id of a run reproducible (tests).
 
-    def __init__(self, plugin: ModelPlugin, settings: SessionSettings, *, id_seed: int | None = None) -> None:
+    ``scorer`` finds speech for models that do not detect it themselves
+    (:class:`trio_duplex.models.vad_service.VadService`); None: such sessions cannot have server VAD.
+    """
+
+    def __init__(
+        self,
+        plugin: ModelPlugin,
+        settings: SessionSettings,
+        *,
+        id_seed: int | None = None,
+        scorer: VadScorer | None = None,
+    ) -> None:
         self.plugin = plugin
+        self.scorer = scorer
         self.settings = settings
         self.ids = IdSource(id_seed)
         self.ready = trio.Event()
@@ -82,6 +95,8 @@ class Hub:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._run_model, name=f"model {self.plugin.name}")
+            if self.scorer is not None:
+                nursery.start_soon(self.scorer.run, name="speech detector")
             task_status.started()
             await self._stopping.wait()
             with trio.move_on_after(SHUTDOWN_TIMEOUT_S) as scope:
@@ -159,6 +174,7 @@ class Hub:
             released=release,
             opened_by_update=opened_by_update,
             strict=strict,
+            scorer=self.scorer,
         )
         # In the directory from here on: only the session itself gives its place back, by scope exit.
         self._sessions[session_id] = session

@@ -6,6 +6,8 @@ the wire event, echoed only in an error which that event causes.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import attrs
 
 from duplex_protocol.audio_formats import Encoding
@@ -40,7 +42,14 @@ class AckEvents(Command):
 
 @attrs.frozen(kw_only=True)
 class CloseSession(Command):
-    """``session.close``."""
+    """``session.close``.
+
+    ``drain`` first waits until the answer that is under way was sent, or was played as far as the client acknowledges
+    it; ``drain_timeout_s`` bounds the wait (None: the session's default).
+    """
+
+    drain: Literal["sent", "played"] | None = None
+    drain_timeout_s: float | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -12,7 +12,7 @@ the epoch they were computed under; the session drops stale ones at the one plac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import attrs
 import numpy as np
@@ -35,6 +35,28 @@ class Unit:
     output_rate_hz: int
 
 
+@attrs.frozen(kw_only=True)
+class Traits:
+    """How a session has to treat a model. The defaults: it hears by itself, ends turns, and answers in ``respond``.
+
+    ``detects_speech``: it reports :class:`SpeechStarted` and :class:`SpeechStopped` itself; else the session judges by
+    the client's hints, by loudness, or with a detector of its own. ``turn_based``: it hears committed turns only
+    (chat lane). ``holds_manual_input``: with ``auto_response`` off nothing reaches it before its turn is answered.
+    ``whole_units``: it is a :class:`UnitSession`, fed unit by unit, which speaks in :class:`Spoke` results.
+    ``silence_units``: how many units of silence it may be fed after a turn that a client asked to be answered, and
+    after one which it answers by itself (contract 10.4); None = it needs none. ``text_needs_all_audio``: of an answer
+    that was not heard to its end nothing is remembered.
+    """
+
+    detects_speech: bool = True
+    turn_based: bool = False
+    holds_manual_input: bool = False
+    whole_units: bool = False
+    silence_units: tuple[int, int] | None = None
+    video: Literal["used", "ignored", "refused"] = "ignored"
+    text_needs_all_audio: bool = False
+
+
 # --- what a session gives to a model ------------------------------------------------------------------------------
 
 
@@ -42,13 +64,15 @@ class Unit:
 class HistoryEntry:
     """One turn of the conversation as it truly happened: assistant text only as far as it was heard.
 
-    ``item_id`` names the wire item. ``role`` is ``tool`` for a function-call output.
+    ``item_id`` names the wire item. ``role`` is ``tool`` for a function-call output. ``wav`` is the sound of a user
+    turn (16-bit mono at the unit's input rate), kept for turn-based models only.
     """
 
     item_id: str
     role: Role | Literal["tool"]
     text: str
     call_id: str | None = None
+    wav: bytes | None = attrs.field(default=None, repr=False)
 
 
 @attrs.frozen
@@ -64,7 +88,8 @@ class Turn:
     """A finished user utterance. ``transcript`` is None until the model has recognised it.
 
     Times are on the session's audio clock (milliseconds of submitted audio since open). ``speech`` is false when the
-    model found nothing said in it.
+    model found nothing said in it. ``audio`` (float32[n] at the unit's input rate) and ``video_frames`` (one group per
+    append that carried some) are set when the session held the input back (:class:`Traits`).
     """
 
     audio_start_ms: int
@@ -72,15 +97,18 @@ class Turn:
     transcript: str | None = None
     speech: bool = True
     item_id: str | None = None
+    audio: FloatAudio | None = attrs.field(default=None, repr=False)
+    video_frames: tuple[tuple[str, ...], ...] = attrs.field(default=(), repr=False)
 
 
 @attrs.frozen(kw_only=True)
 class ResponseRequest:
     """One response to generate.
 
-    ``turn`` is the utterance it answers (None for ``response.create`` on stored history). ``history`` is the truth at
-    the start, the turn's own entry included when its transcript is known. ``text_only``: the answer has no audio.
-    ``instructions`` are this response's, else the session's.
+    ``turns`` are the committed utterances that it answers, oldest first, ``turn`` the last of them (None for
+    ``response.create`` on stored history). ``history`` is the truth at the start, the turns' own entries included when
+    their transcripts are known. ``text_only``: the answer has no audio. ``instructions`` are this response's, else the
+    session's.
     """
 
     epoch: int
@@ -88,9 +116,27 @@ class ResponseRequest:
     config: SessionConfig
     history: tuple[HistoryEntry, ...]
     turn: Turn | None = None
+    turns: tuple[Turn, ...] = ()
     text_only: bool = False
     instructions: str | None = None
     options: Json = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class InputUnit:
+    """One whole unit of input of a :class:`UnitSession`: ``audio`` is float32[period] at the unit's input rate.
+
+    ``epoch`` is the one under which it is handed over; results of it carry that number. ``is_speech`` None: nobody
+    judged. ``force_listen``: the model must not speak on this unit. ``silence``: nobody sent it, the session fills a
+    pause (contract 10.4).
+    """
+
+    epoch: int
+    audio: FloatAudio = attrs.field(repr=False)
+    video_frames: tuple[str, ...] = attrs.field(default=(), repr=False)
+    is_speech: bool | None = None
+    force_listen: bool = False
+    silence: bool = False
 
 
 # --- what a model says --------------------------------------------------------------------------------------------
@@ -147,17 +193,29 @@ class TurnTranscribed:
 
 @attrs.frozen(kw_only=True)
 class Listened:
-    """The decision of one unit: keep listening."""
+    """The decision of one unit: keep listening.
+
+    ``turn_done``: the model will say nothing (more) to the turn. ``buffering``: the unit is not complete yet.
+    ``epoch``: the one it was computed under; a stale one is dropped (None = not bound to one).
+    """
 
     reason: str = "model_listen"
+    turn_done: bool = False
+    buffering: bool = False
+    epoch: int | None = None
 
 
 @attrs.frozen(kw_only=True)
 class Spoke:
-    """The decision of one unit of an always-clocked model: speech computed under ``epoch``."""
+    """The decision of one unit of an always-clocked model: speech computed under ``epoch``.
+
+    ``model_turn`` counts the model's own turns where it knows them: speech of an earlier turn than the current one is
+    dropped, speech of a later one first completes the answer that is open (contract 8.3).
+    """
 
     epoch: int
     speech: Speech
+    model_turn: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -171,11 +229,17 @@ class ToolCalled:
 
 @attrs.frozen(kw_only=True)
 class ModelFailed:
-    """Something in the model broke for this session. ``fatal`` ends the session with ``code`` as the reason."""
+    """Something in the model broke for this session.
+
+    ``fatal`` ends the session with ``code`` as the reason, ``fails_response`` the active answer only;
+    ``loses_input``: what was appended since the last commit is gone, and a commit of it will be refused.
+    """
 
     code: str
     message: str
     fatal: bool = False
+    fails_response: bool = False
+    loses_input: bool = False
 
 
 ModelResult = SpeechStarted | SpeechStopped | TurnEnded | TurnTranscribed | Listened | Spoke | ToolCalled | ModelFailed
@@ -250,6 +314,27 @@ class ModelSession(Protocol):
         ...
 
 
+@runtime_checkable
+class UnitSession(Protocol):
+    """What a model session with the trait ``whole_units`` has too; its ``submit`` is not called."""
+
+    def submit_unit(self, unit: InputUnit) -> None:
+        """Take one whole unit. Never blocks. Raises :class:`SessionOverloaded` and then took nothing."""
+        ...
+
+
+@runtime_checkable
+class TakesToolOutputs(Protocol):
+    """What a model session has that goes on by itself when a tool it called has answered."""
+
+    async def take_tool_output(self, call_id: str, output: str) -> None:
+        """Hand over one result. Raises :class:`GenerationFailed`: it was not taken and may come again.
+
+        Cancellation: it may or may not have been taken; the session is ending.
+        """
+        ...
+
+
 @attrs.frozen
 class ModelHealth:
     """Whether the model can serve: ``ready`` after warm-up, ``alive`` until its thread died or got stuck."""
@@ -257,6 +342,20 @@ class ModelHealth:
     ready: bool
     alive: bool
     detail: Json = attrs.field(factory=dict)
+
+
+@runtime_checkable
+class DescribesTraits(Protocol):
+    """A plugin whose sessions need anything but the default :class:`Traits`."""
+
+    def traits(self, config: SessionConfig) -> Traits:
+        """How sessions with this configuration are to be treated."""
+        ...
+
+
+def traits_of(plugin: ModelPlugin, config: SessionConfig) -> Traits:
+    """The traits of a plugin's sessions with this configuration."""
+    return plugin.traits(config) if isinstance(plugin, DescribesTraits) else Traits()
 
 
 class ModelPlugin(Protocol):

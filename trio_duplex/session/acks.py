@@ -9,8 +9,8 @@ from duplex_protocol import commands as cmd
 from duplex_protocol import events as ev
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Playback
+from trio_duplex.session.endings import commit_history
 from trio_duplex.session.response import Response
-from trio_duplex.session.responses import commit_history
 
 if TYPE_CHECKING:
     from trio_duplex.session.core import Session
@@ -82,6 +82,8 @@ def acknowledge(session: Session, command: cmd.AckPlayback, response: Response, 
     """Move the cursors and, once the answer is done, its history entry in place. No checkpoint."""
     truncate = command.truncate and session.capabilities.supports_audio_truncate
     response.ledger.acknowledge(command.played_ms, command.committed_ms, truncate=truncate)
+    if response.done and response.ledger.fully_played:
+        response.played.set()
     record = session.conversation.get(response.item_id)
     written = False
     if record is not None:

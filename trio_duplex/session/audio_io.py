@@ -30,6 +30,12 @@ class InputDecoder:
             self._resampler = Resampler(fmt.rate_hz, self._model_rate_hz)
         return self._resampler.push(samples)
 
+    def flush(self) -> FloatAudio:
+        """What the resampler still holds: the end of a stream that is complete."""
+        held = np.zeros(0, np.float32) if self._resampler is None else self._resampler.flush()
+        self._resampler = None
+        return held
+
     def reset(self) -> None:
         """Forget the carried samples (input was cleared)."""
         self._resampler = None

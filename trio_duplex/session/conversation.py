@@ -15,13 +15,15 @@ class ItemRecord:
     """An item and what of it belongs to history.
 
     ``history_text`` None: not (yet) part of the history. ``reserved``: an assistant entry that later acks may still
-    fill in place. ``cut_ms``: a client truncated the item here; it stays cut.
+    fill in place. ``cut_ms``: a client truncated the item here; it stays cut. ``wav``: the sound of a user turn, kept
+    for turn-based models.
     """
 
     item: Item
     history_text: str | None = None
     reserved: bool = False
     cut_ms: float | None = None
+    wav: bytes | None = attrs.field(default=None, repr=False)
 
 
 class Conversation:
@@ -50,12 +52,16 @@ class Conversation:
         index = self._order.index(item_id)
         return self._order[index - 1] if index else None
 
-    def add(self, item: Item, *, history_text: str | None = None, at_start: bool = False) -> ItemRecord:
-        """Append an item (``at_start``: the client asked for ``previous_item_id: "root"``)."""
+    def add(
+        self, item: Item, *, history_text: str | None = None, at_start: bool = False, after: str | None = None
+    ) -> ItemRecord:
+        """Append an item, or place it at the start or after another one (which must be known)."""
         record = ItemRecord(item, history_text)
         self._records[item.id] = record
         if at_start:
             self._order.insert(0, item.id)
+        elif after is not None:
+            self._order.insert(self._order.index(after) + 1, item.id)
         else:
             self._order.append(item.id)
         return record
@@ -75,7 +81,7 @@ class Conversation:
             role: Role | Literal["tool"] = (
                 "tool" if record.item.type == "function_call_output" else record.item.role or "user"
             )
-            entries.append(HistoryEntry(item_id, role, record.history_text, record.item.call_id))
+            entries.append(HistoryEntry(item_id, role, record.history_text, record.item.call_id, record.wav))
         return tuple(entries)
 
     @property

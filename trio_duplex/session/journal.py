@@ -92,6 +92,7 @@ class Journal:
         self._last_removed = 0
         self._dropped = 0
         self._cursors: set[Cursor] = set()
+        self._emptied = trio.Event()
         self.head = 0
         self.closed = False
         self.overflowed = False
@@ -121,6 +122,8 @@ class Journal:
             else:
                 kept.append(entry)
         self._pending = kept
+        if not kept:
+            self._emptied.set()
         return tags
 
     def trim(self, seq: int) -> None:
@@ -155,6 +158,13 @@ class Journal:
         self._cursors.add(cursor)
         return cursor
 
+    async def wait_taken(self) -> None:
+        """Wait until a cursor took everything that was appended. Cancellation: nothing happens."""
+        await trio.lowlevel.checkpoint()
+        while self._pending:
+            self._emptied = trio.Event()
+            await self._emptied.wait()
+
     def statistics(self) -> JournalStatistics:
         """A snapshot of the counters."""
         return JournalStatistics(
@@ -178,6 +188,8 @@ class Journal:
             data = self._encode(frame, self.head)
             self._taken.append(_Taken(self.head, data, entry.at_s))
             self._taken_bytes += len(data)
+        if not self._pending:
+            self._emptied.set()
 
     def _forget_oldest(self) -> None:
         entry = self._taken.popleft()

@@ -31,6 +31,11 @@ def input_bytes(command: Command) -> int:
     return 256
 
 
+def reserves_turn(message: object) -> bool:
+    """Whether a message is a commit: one of the few turns that may wait, counted from its admission on."""
+    return isinstance(message, CommitInput) or (isinstance(message, CreateItem) and bool(message.audio))
+
+
 Message = TypeVar("Message")
 
 
@@ -58,7 +63,7 @@ class Mailbox(Generic[Message]):
         """
         if isinstance(command, DATA_COMMANDS):
             size = input_bytes(command)
-            turn = isinstance(command, CommitInput)
+            turn = reserves_turn(command)
             if (
                 self._bytes + size > self._limits.max_pending_input_bytes
                 or self._data >= self._limits.max_pending_data
@@ -101,5 +106,8 @@ class Mailbox(Generic[Message]):
         if isinstance(message, DATA_COMMANDS):
             self._bytes -= input_bytes(message)
             self._data -= 1
-            self._turns -= isinstance(message, CommitInput)
         return message
+
+    def finished(self, message: Message | Command) -> None:
+        """A message was applied: a commit's reservation among the pending turns is free again (contract 16.3)."""
+        self._turns -= reserves_turn(message)

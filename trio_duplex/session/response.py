@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import attrs
+import trio
 
 from duplex_protocol.audio_formats import AudioFormat
 from duplex_protocol.values import ContentPart, Item, ItemStatus, Json, ResponseStatus, TextMark
-from trio_duplex.models.plugin import Turn
 from trio_duplex.session.playback import PlaybackLedger, cut_text, merge_marks
 
 
@@ -39,7 +39,9 @@ class Response:
     """A visible response of one epoch.
 
     ``deltas`` are those the journal accepted, in order; :meth:`retract` removes the ones that an ended epoch took back
-    before any socket saw them. ``status`` leaves ``in_progress`` exactly once.
+    before any socket saw them. ``status`` leaves ``in_progress`` exactly once. ``first_audio_s`` is when its audio
+    began to be sent, ``played`` is set once the client acknowledged all of it, ``interrupted`` once its playback was
+    cut short. ``whole_text``: of what was not heard to its end nothing is remembered.
     """
 
     id: str
@@ -48,7 +50,7 @@ class Response:
     modalities: tuple[str, ...]
     output_format: AudioFormat
     options: ResponseOptions = ResponseOptions()
-    turn: Turn | None = None
+    whole_text: bool = False
     status: ResponseStatus = "in_progress"
     reason: str | None = None
     speak_announced: bool = False
@@ -57,6 +59,9 @@ class Response:
     ledger: PlaybackLedger = attrs.field(factory=PlaybackLedger)
     out_samples: int = 0
     commits_after_end: int = 0
+    first_audio_s: float | None = None
+    played: trio.Event = attrs.field(factory=trio.Event)
+    interrupted: bool = False
 
     @property
     def item_id(self) -> str:
@@ -111,6 +116,8 @@ class Response:
 
     def heard_text(self, at_ms: float) -> str:
         """What of the spoken text was heard by ``at_ms``."""
+        if self.whole_text:
+            return self.transcript.rstrip() if at_ms >= self.ledger.generated_ms > 0 else ""
         return cut_text(self.transcript, at_ms, marks=self.marks, duration_ms=self.ledger.generated_ms)
 
     def item(self, status: ItemStatus, *, transcript: str | None = None) -> Item:
