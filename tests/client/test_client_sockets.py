@@ -6,15 +6,17 @@ import base64
 import hashlib
 import json
 import os
+import ssl
 import struct
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
 from trio_websocket import ConnectionClosed, serve_websocket
 
-from tests.client.client_kit import created, delta, done, socket_server, tcp_server
+from tests.client.client_kit import SocketPeer, created, delta, done, socket_server, tcp_server
 from trio_duplex.client import (
     DuplexClient,
     DuplexConnectionError,
@@ -328,3 +330,98 @@ async def test_cancelled_inside_says_goodbye(nothing_left):
                     await trio.sleep_forever()
             assert scope.cancelled_caught
             await got_goodbye.wait()
+
+
+class CancelAtAnyStep(trio.abc.Instrument):
+    """Cancels a scope before the n-th step of any task."""
+
+    def __init__(self, scope, step):
+        self.scope, self.step, self.steps = scope, step, 0
+
+    def before_task_step(self, task):
+        if self.steps == self.step:
+            self.scope.cancel()
+        self.steps += 1
+
+
+async def test_cancelled_at_any_moment_of_any_task(nothing_left):
+    """The hand-over of the connecting task included: no socket stays, no shielded task hangs."""
+
+    async def serve(peer):
+        await peer.open()
+        await peer.push({"type": "hello", "server_event_seq": 2})
+        await peer.take_type("session.close")
+        await peer.push({"type": "session.closed", "reason": "session_close"})
+
+    with trio.fail_after(60):
+        async with socket_server(serve) as url:
+            connector = WebSocketConnector(close_timeout_s=0.05)
+            step = 0
+            while True:
+                with trio.fail_after(5), trio.CancelScope() as scope:
+                    instrument = CancelAtAnyStep(scope, step)
+                    trio.lowlevel.add_instrument(instrument)
+                    try:
+                        async with DuplexClient(url, model="m", connect=connector) as client:
+                            await client.wait_for("hello", timeout_s=1)
+                    except TimeoutError:
+                        pass  # "hello" came before the waiting began
+                    finally:
+                        trio.lowlevel.remove_instrument(instrument)
+                if instrument.steps <= step:
+                    break
+                step += 1
+    assert step > 30
+
+
+async def test_tls(nothing_left):
+    pem = Path(__file__).parents[1] / "server" / "selfsigned_for_tests.pem"
+    server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_side.load_cert_chain(pem)
+
+    async def serve(request):
+        peer = SocketPeer(await request.accept(), request.path, request.headers)
+        await peer.open()
+        await peer.take_type("session.close")
+        await peer.push({"type": "session.closed", "reason": "session_close"})
+
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            server = await nursery.start(partial(serve_websocket, serve, "127.0.0.1", 0, server_side))
+            url = f"wss://127.0.0.1:{server.port}"
+            with pytest.raises(DuplexConnectionError, match="certificate"):
+                async with DuplexClient(url, model="m"):
+                    pytest.fail("entered")
+            trusting = ssl.create_default_context()
+            trusting.check_hostname = False
+            trusting.verify_mode = ssl.CERT_NONE
+            async with DuplexClient(url, model="m", connect=WebSocketConnector(ssl_context=trusting)) as client:
+                assert client.session_id == "sess_1"
+            nursery.cancel_scope.cancel()
+
+
+async def test_tls_to_a_server_without_tls(nothing_left):
+    async def chat(stream):
+        await stream.receive_some(65536)
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with trio.fail_after(LIMIT_S):
+        async with tcp_server(chat) as url:
+            with pytest.raises(DuplexConnectionError):
+                async with DuplexClient(url.replace("ws:", "wss:"), model="m"):
+                    pytest.fail("entered")
+
+
+async def test_frames_over_the_limit_end_the_connection(nothing_left, monkeypatch):
+    monkeypatch.setattr("trio_duplex.client.transport.MAX_MESSAGE_BYTES", 10_000)
+
+    async def serve(peer):
+        await peer.open()
+        await peer.push({"type": "x", "pad": "y" * 20_000})
+        await peer.take_type("never")
+
+    with trio.fail_after(LIMIT_S):
+        async with socket_server(serve) as url, DuplexClient(url, model="m", reconnect=None) as client:
+            with pytest.raises(DuplexSessionClosedError, match="1009"):
+                async for _ in client.events():
+                    pass

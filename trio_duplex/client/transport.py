@@ -321,7 +321,13 @@ def _resource(url: str) -> str:
 
 
 def _describe(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    """The first message along the chain of causes (trio's own wrapper of a TLS failure has none)."""
+    found: BaseException | None = error
+    while found is not None:
+        if str(found):
+            return str(found)
+        found = found.__cause__
+    return type(error).__name__
 
 
 def _describe_refusal(refused: ConnectionRejected) -> str:
