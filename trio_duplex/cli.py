@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import logging
+import os
 import signal
 import sys
 import time
@@ -136,21 +137,22 @@ def configure_logging(log_format: str, level: str) -> None:
 
 
 def tune_process() -> None:
-    """Settings that only an entry point may choose: they hold for the whole process."""
+    """Settings that only an entry point may choose: they hold for the whole process. Before numpy and torch load."""
+    # One core for the model's steps, the rest for the event loop: more threads make both slower.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     from trio_duplex.server.guards import quicken_thread_switches
 
     quicken_thread_switches()
-    import torch
-
-    # One core for the model's steps, the rest for the event loop: more threads make both slower.
-    torch.set_num_threads(1)
 
 
-def settle_memory() -> None:
-    """Take everything that was loaded out of the garbage collector's sight.
+def settle_process() -> None:
+    """Once the model is warm: take everything that was loaded out of the garbage collector's sight.
 
     A full collection over torch and the weights stopped the event loop for 150 to 300 ms in the middle of an answer.
     """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
 
@@ -213,6 +215,7 @@ def serve(deploy: Path | None, host: str, port: int, log_format: str, log_level:
 
     Once the model is warm, one line on standard output says where. Logs and progress go to standard error.
     """
+    tune_process()
     deployment, plugin = _deployment(deploy)
     configure_logging(log_format, log_level)
     import trio
@@ -235,7 +238,7 @@ async def _serve(deployment: Deployment, plugin: ModelPlugin, host: str, port: i
         def started(self, value: BoundAddress | None = None) -> None:
             assert value is not None
             loading.close()
-            settle_memory()
+            settle_process()
             _say_ready(value, time.monotonic() - began_s)
 
     with loading, trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -251,7 +254,6 @@ async def _serve(deployment: Deployment, plugin: ModelPlugin, host: str, port: i
                     shutdown.set()
 
             nursery.start_soon(watch)
-            tune_process()
             await run_server(deployment, plugin=plugin, host=host, port=port, shutdown=shutdown, task_status=Announce())
             nursery.cancel_scope.cancel()
 
@@ -320,6 +322,7 @@ def demo(out: Path, deploy: Path | None) -> None:
     Starts a server on a free port, streams two recordings to it in real time, and leaves the answers as WAV files, the
     event log and a picture. Exits with status 1 and names every promise that was broken.
     """
+    tune_process()
     deployment, plugin = _deployment(deploy)
     configure_logging("console", "warning")
     import trio
@@ -329,8 +332,7 @@ def demo(out: Path, deploy: Path | None) -> None:
     console.print("[dim]  0.0 s[/dim]  starting the server and loading the model")
     from trio_duplex.showcase.demo import Demo
 
-    tune_process()
-    verdicts = trio.run(Demo(deployment, plugin, out, console, on_warm=settle_memory).run)
+    verdicts = trio.run(Demo(deployment, plugin, out, console, on_warm=settle_process).run)
     broken = [verdict.promise.text for verdict in verdicts if not verdict.kept]
     if broken:
         raise click.ClickException(f"broken promises: {'; '.join(broken)}")

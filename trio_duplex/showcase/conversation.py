@@ -8,7 +8,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from trio_duplex.client import DuplexClient, SessionConfig
+from trio_duplex.client import DuplexClient, DuplexSessionClosedError, SessionConfig
 from trio_duplex.client.errors import unwrapped
 from trio_duplex.showcase.event_log import Entry, EventLog, tapped
 from trio_duplex.showcase.microphone import Microphone
@@ -68,12 +68,21 @@ async def converse(
     return result
 
 
+async def _watch_end(talk: Conversation) -> None:
+    """Raise :class:`DuplexSessionClosedError` if the session ends under the story. Cancellation: stops watching."""
+    async for _ in talk.client.events():
+        pass
+    closed = talk.log.find(lambda e: e.type == "session.closed")
+    raise DuplexSessionClosedError(str(closed.event.get("reason")) if closed is not None else "no reason given")
+
+
 async def _live(client: DuplexClient, log: EventLog, story: Callable[[Conversation], Awaitable[T]]) -> T:
     """The story, with microphone and loudspeaker running beside it."""
     rate_hz = client.config.input_audio.sample_rate_hz
     talk = Conversation(client, log, Microphone(client, log, rate_hz), Speaker(client, log))
     with unwrapped():
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(_watch_end, talk)
             nursery.start_soon(talk.microphone.run)
             nursery.start_soon(talk.speaker.run)
             result = await story(talk)

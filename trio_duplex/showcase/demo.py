@@ -9,6 +9,7 @@ from pathlib import Path
 import attrs
 from rich.console import Console
 
+from trio_duplex.client import DuplexClientError
 from trio_duplex.config import Deployment
 from trio_duplex.models.plugin import ModelPlugin
 from trio_duplex.server.listener import BoundAddress
@@ -42,14 +43,14 @@ class Demo:
     async def run(self) -> list[Verdict]:
         """Hold the conversation, leave the files, print the report; returns the verdicts.
 
-        Raises what the server's start raises, and OSError for the folder. A conversation that gets stuck still leaves
+        Raises what the server's start raises, and OSError for the folder. A conversation that breaks off still leaves
         its log and its sound, and the promises tell what is missing. Cancellation: stops where it is, no files.
         """
         self.out.mkdir(parents=True, exist_ok=True)
-        stuck: Missing | None = None
+        stuck: Exception | None = None
         try:
             self.told = await with_server(self.deployment, self._talk, plugin=self.plugin)
-        except Missing as error:
+        except (Missing, DuplexClientError) as error:
             stuck = error
         self.files += report.leave_sound(self.log, self.out)
         self.files.append(report.leave_events(self.log, self.out))
@@ -69,7 +70,7 @@ class Demo:
     def _tell(self, line: str) -> None:
         self.console.print(f"[dim]{time.monotonic() - self._began_s:5.1f} s[/dim]  {line}", highlight=False)
 
-    def _print(self, verdicts: list[Verdict], stuck: Missing | None) -> None:
+    def _print(self, verdicts: list[Verdict], stuck: Exception | None) -> None:
         console = self.console
         self._title("What was said")
         report.print_words(console, self.log)
@@ -81,7 +82,7 @@ class Demo:
         self._title("Files")
         report.print_files(console, self.files)
         if stuck is not None:
-            console.print(f"\n[bold red]The conversation got stuck:[/bold red] {stuck}")
+            console.print(f"\n[bold red]The conversation broke off:[/bold red] {stuck}")
 
     def _title(self, text: str) -> None:
         self.console.print(f"\n[bold]{text}[/bold]")
