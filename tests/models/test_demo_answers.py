@@ -145,6 +145,17 @@ async def test_it_waits_for_the_transcript_of_a_commit(
     nursery.cancel_scope.cancel()
 
 
+async def test_several_commits_are_one_question(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+    talk = await open_talk(nursery, VirtualEngine(words={0.9: "say", 0.8: "good morning"}), auto=False)
+    turns = []
+    for part in (level(0.9, 640), level(0, 320), level(0.8, 640)):
+        talk.session.submit(part)
+        turns.append(talk.session.end_turn())
+    said = await talk.answer(talk.request(turns[-1], turns=tuple(turns)))
+    check_whole([speech for _, speech in said], "Good morning.")
+    nursery.cancel_scope.cancel()
+
+
 async def test_it_listens_while_it_speaks(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
     talk = await open_talk(nursery)
     turn = await ended_turn(talk)

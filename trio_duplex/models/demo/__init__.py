@@ -10,6 +10,7 @@ module           holds
 ``preparation``  recognition and the beginning of an answer, ahead of the end of a turn
 ``speaking``     an answer → clauses → sound at real-time pace; ``unit_cutter`` → units with their words
 ``brain``        what to say (pure); ``arithmetic`` and ``small_talk`` belong to it
+``memory``       which part of the history is the question, which came before
 ``engine``       what a session needs of the networks, as a protocol
 ``threads``      the networks behind that protocol: a model thread and a job thread
 ``networks``     which networks those are

@@ -29,13 +29,13 @@ from trio_duplex.models.demo.hearing import (
     TurnOver,
     UnitHeard,
 )
+from trio_duplex.models.demo.memory import last_words, without_turns
 from trio_duplex.models.demo.options import DemoOptions
 from trio_duplex.models.demo.preparation import Preparation, holds_words
 from trio_duplex.models.demo.speaking import Pacer, speak, write
 from trio_duplex.models.demo.unit_cutter import UnitCutter
 from trio_duplex.models.plugin import (
     GenerationFailed,
-    HistoryEntry,
     Listened,
     ModelFailed,
     ModelResult,
@@ -368,38 +368,30 @@ class DemoSession:
 
         Cancellation: at any point, nothing is lost.
         """
-        history, prepared = request.history, None
-        if request.turn is None:
-            asked, history = _last_words(history)
-        else:
-            work = self._works.get(request.turn)
-            if work is not None and request.turn.transcript is None:
-                await work.assigned.wait()
-                assert work.preparation is not None
-                await work.preparation.heard.wait()
+        turns = request.turns or ((request.turn,) if request.turn is not None else ())
+        prepared = None
+        if turns:
+            # Several when commits came without an answer in between: they are one question (contract 10.1).
+            transcripts = [await self._transcript_of(turn) for turn in turns]
+            asked = " ".join(filter(holds_words, transcripts))
+            history = without_turns(request.history, turns)
+            work = self._works.get(turns[-1])
             prepared = work.preparation if work is not None else None
-            asked = request.turn.transcript or (prepared.transcript if prepared is not None else "")
-            history = _before(history, request.turn, asked)
-            if not holds_words(asked):
+            if not asked:
                 if request.config.auto_response:
                     return None, None
                 asked = UNINTELLIGIBLE
+        else:
+            asked, history = last_words(request.history)
         instructions = request.instructions if request.instructions is not None else request.config.instructions
         return brain.reply(asked, history, self._clock(), instructions), prepared
 
-
-def _last_words(history: tuple[HistoryEntry, ...]) -> tuple[str, tuple[HistoryEntry, ...]]:
-    """What the user said last ("" for nothing yet), and what came before it."""
-    for index in range(len(history) - 1, -1, -1):
-        if history[index].role == "user" and history[index].text.strip():
-            return history[index].text, history[:index]
-    return "", history
-
-
-def _before(history: tuple[HistoryEntry, ...], turn: Turn, transcript: str) -> tuple[HistoryEntry, ...]:
-    """``history`` without the turn's own entry."""
-    if history and history[-1].role == "user":
-        own = history[-1]
-        if own.item_id == turn.item_id or (turn.item_id is None and own.text == transcript):
-            return history[:-1]
-    return history
+    async def _transcript_of(self, turn: Turn) -> str:
+        """The words of a turn, as soon as they are known ("" for none).  Cancellation: at any point."""
+        work = self._works.get(turn)
+        if turn.transcript is not None or work is None:
+            return turn.transcript or ""
+        await work.assigned.wait()
+        assert work.preparation is not None
+        await work.preparation.heard.wait()
+        return work.preparation.transcript
