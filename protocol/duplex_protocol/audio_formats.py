@@ -74,7 +74,16 @@ def encoding_of(name: object, *, param: str, direction: Literal["in", "out", "le
                 return encoding
             if direction != "out" and (row.allowed_in or direction == "legacy_in"):
                 return encoding
-    raise RemoteProtocolError("unsupported_audio_format", f"audio format {name!r} is not supported here", param=param)
+    raise RemoteProtocolError(
+        "unsupported_audio_format", f"audio format {_shown(name)} is not supported here", param=param
+    )
+
+
+def _shown(value: object) -> str:
+    """A client's value for an error message: short, whatever it is."""
+    if isinstance(value, str):
+        return repr(value[:32])
+    return repr(value) if isinstance(value, int | float) else type(value).__name__
 
 
 def rate_of(value: object, *, code: str, param: str) -> int:
@@ -88,7 +97,7 @@ def rate_of(value: object, *, code: str, param: str) -> int:
     if not whole or not MIN_RATE_HZ <= value <= MAX_RATE_HZ:  # type: ignore[operator]
         raise RemoteProtocolError(
             code,
-            f"sample rate must be a whole number of Hz in {MIN_RATE_HZ}..{MAX_RATE_HZ}, got {value!r}",
+            f"sample rate must be a whole number of Hz in {MIN_RATE_HZ}..{MAX_RATE_HZ}, got {_shown(value)}",
             param=param,
         )
     return value  # type: ignore[return-value]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import attrs
 
 from duplex_protocol.audio_formats import AudioFormat
+from duplex_protocol.commands import Command
 from duplex_protocol.values import Item, Json, Playback, ResponseStatus, SessionSnapshot, TextMark, TurnState
 
 
@@ -409,7 +410,7 @@ class RuntimeControl(Event):
 class ErrorRaised(Event):
     """One refused client event, or an engine error.
 
-    ``cause`` is the wire type of the refused event where it is known; the plain view picks OpenAI's code by it
+    ``cause`` is the class of the refused command where it is known; the plain view picks OpenAI's code by it
     (``item_not_found`` has a code per event there).
     """
 
@@ -421,4 +422,4 @@ class ErrorRaised(Event):
     session_id: str | None = None
     epoch: int | None = None
     response_id: str | None = None
-    cause: str | None = None
+    cause: type[Command] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from duplex_protocol import commands as c
 from duplex_protocol import events as e
 from duplex_protocol import shapes
 from duplex_protocol.errors import RemoteProtocolError, error_row
@@ -25,11 +26,12 @@ PLAIN_CODES: Final[dict[str, str]] = {
 }
 """Our error codes → OpenAI's where stock clients look at them (plain view only)."""
 
-PLAIN_ITEM_CODES: Final[dict[str, str]] = {
-    "conversation.item.delete": "item_delete_invalid_item_id",
-    "conversation.item.truncate": "item_truncate_invalid_item_id",
+PLAIN_ITEM_CODES: Final[dict[type[c.Command], str]] = {
+    c.RetrieveItem: "item_retrieve_invalid_item_id",
+    c.DeleteItem: "item_delete_invalid_item_id",
+    c.TruncateItem: "item_truncate_invalid_item_id",
 }
-"""What ``item_not_found`` becomes when the refused event is known to be one of these."""
+"""What ``item_not_found`` becomes when the refused command is known."""
 
 
 def envelope(
@@ -40,14 +42,14 @@ def envelope(
     param: str | None,
     event_id: str | None,
     retryable: bool | None,
-    cause: str | None = None,
+    cause: type[c.Command] | None = None,
 ) -> Json:
     """The ``error`` event; in the plain view with OpenAI's codes and no extra member."""
     error: Json = {"type": error_row(code).error_class, "code": code, "message": message}
     if view == "plain":
         plain_code = PLAIN_CODES.get(code, code)
-        if code == "item_not_found":
-            plain_code = PLAIN_ITEM_CODES.get(cause or "", plain_code)
+        if code == "item_not_found" and cause is not None:
+            plain_code = PLAIN_ITEM_CODES.get(cause, plain_code)
         if code == "response_not_active":
             error["message"] = f"Cancellation failed: {message}"
         error["code"] = plain_code

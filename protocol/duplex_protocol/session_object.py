@@ -28,6 +28,7 @@ from duplex_protocol.turn_detection import Flavour
 from duplex_protocol.values import Json, SessionConfig, TurnDetection
 
 PLAIN_RATE_HZ: Final = 24_000
+NATIVE_DIALECT_RATE_HZ: Final = 16_000
 IN_PARAM: Final = "audio.input.format"
 OUT_PARAM: Final = "audio.output.format"
 
@@ -220,7 +221,9 @@ def default_rate_hz(draft: _Draft, encoding: Encoding, *, going_in: bool) -> int
         return PLAIN_RATE_HZ
     if not going_in:
         return draft.defaults.output_rate_hz
-    return draft.defaults.input_rate_hz if draft.native_lane else ENCODINGS[encoding].default_rate_hz
+    if draft.native_lane:
+        return draft.defaults.input_rate_hz
+    return NATIVE_DIALECT_RATE_HZ if draft.flavour == "native" else ENCODINGS[encoding].default_rate_hz
 
 
 def _fields(draft: _Draft) -> None:

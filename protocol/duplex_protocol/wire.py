@@ -20,6 +20,7 @@ from duplex_protocol.errors import LocalProtocolError, RemoteProtocolError
 from duplex_protocol.values import Json
 
 MAX_EVENT_ID_CHARS: Final = 512
+MAX_PATH_CHARS: Final = 256
 MAX_DEPTH: Final = 64
 MAX_MEMBERS: Final = 50_000
 """Members of all objects and arrays of one event together."""
@@ -130,7 +131,7 @@ def _non_finite(text: str | bytes, position: int) -> tuple[str, str | None] | No
     while todo:
         path, value = todo.pop()
         if isinstance(value, float) and not math.isfinite(value):
-            return path.removeprefix("session."), known_id
+            return path.removeprefix("session.")[:MAX_PATH_CHARS], known_id
         if isinstance(value, dict):
             todo += [(f"{path}.{key}" if path else str(key), member) for key, member in reversed(value.items())]
         elif isinstance(value, list):

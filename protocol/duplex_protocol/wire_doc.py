@@ -137,7 +137,9 @@ def _error_rows() -> list[list[str]]:
 def _plain_rows() -> list[list[str]]:
     rows = [["our word", "plain view", "where"]]
     rows += [[f"`{ours}`", f"`{theirs}`", "error code"] for ours, theirs in PLAIN_CODES.items()]
-    rows += [["`item_not_found`", f"`{theirs}`", f"error of `{cause}`"] for cause, theirs in PLAIN_ITEM_CODES.items()]
+    rows += [
+        ["`item_not_found`", f"`{theirs}`", f"error of {cause.__name__}"] for cause, theirs in PLAIN_ITEM_CODES.items()
+    ]
     rows += [[f"`{ours}`", f"`{theirs}`", "item status"] for ours, theirs in PLAIN_ITEM_STATUS.items()]
     rows += [[f"`{ours}`", f"`{theirs}`", "status_details.reason"] for ours, theirs in PLAIN_REASONS.items()]
     return rows

@@ -151,6 +151,22 @@ def test_every_client_event_has_a_row_and_every_row_a_minimal_form() -> None:
             assert decode(event).event_id == "evt_1"
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "x" * 100_000},
+        {"type": "input_audio_buffer.append", "audio": AUDIO, "format": "x" * 100_000},
+        {"type": "input_audio_buffer.append", "audio": AUDIO, "sample_rate_hz": "9" * 100_000},
+        {"type": "turn.signal", "event": "barge_in", "payload": "x" * 100_000},
+        {"type": "conversation.item.create", "item": {"role": "x" * 100_000}},
+    ],
+    ids=range(5),
+)
+def test_an_error_never_repeats_a_long_value(event: dict[str, Any]) -> None:
+    error = refusal(decode, event)
+    assert len(error.message) + len(error.param or "") < 400
+
+
 def test_unknown_fields_and_nulls_mean_nothing() -> None:
     bare = decode({"type": "playback.ack", "played_ms": 5})
     assert decode({"type": "playback.ack", "played_ms": 5, "truncate": None, "item_id": None, "new": {"x": 1}}) == bare

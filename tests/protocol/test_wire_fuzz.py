@@ -50,7 +50,7 @@ DIALECTS = [RealtimeDialect("duplex"), RealtimeDialect("plain"), NativeDialect()
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=["duplex", "plain", "native"])
 @given(kind=TYPES, fields=OBJECTS, event_id=st.none() | st.just("evt_1"))
-@settings(CALM, max_examples=100)
+@settings(CALM, max_examples=60)
 def test_decode(dialect: Any, kind: str, fields: dict[str, Any], event_id: str | None) -> None:
     event = wire.parse(orjson.dumps({**fields, "type": kind, "event_id": event_id}))
     before = copy.deepcopy(event)
@@ -68,7 +68,7 @@ def test_decode(dialect: Any, kind: str, fields: dict[str, Any], event_id: str |
 @pytest.mark.parametrize("defaults", [DEFAULTS, TURN_BASED, attrs.evolve(DEFAULTS, lane_by_client=True)], ids=range(3))
 @pytest.mark.parametrize("dialect", DIALECTS, ids=["duplex", "plain", "native"])
 @given(first=OBJECTS, second=OBJECTS)
-@settings(CALM, max_examples=30)
+@settings(CALM, max_examples=15)
 def test_session_objects(dialect: Any, defaults: Any, first: dict[str, Any], second: dict[str, Any]) -> None:
     first, second = orjson.loads(orjson.dumps(first)), orjson.loads(orjson.dumps(second))
     sent = copy.deepcopy((first, second))

@@ -9,6 +9,7 @@ import attrs
 import orjson
 import pytest
 
+from duplex_protocol import commands as c
 from duplex_protocol import events as e
 from duplex_protocol import values as v
 from duplex_protocol import wire
@@ -349,15 +350,15 @@ def test_an_idle_clear_names_no_response() -> None:
         ("response_not_active", None, "response_cancel_not_active"),
         ("response_already_active", None, "conversation_already_has_active_response"),
         ("item_not_found", None, "item_retrieve_invalid_item_id"),
-        ("item_not_found", "conversation.item.retrieve", "item_retrieve_invalid_item_id"),
-        ("item_not_found", "conversation.item.delete", "item_delete_invalid_item_id"),
-        ("item_not_found", "conversation.item.truncate", "item_truncate_invalid_item_id"),
+        ("item_not_found", c.RetrieveItem, "item_retrieve_invalid_item_id"),
+        ("item_not_found", c.DeleteItem, "item_delete_invalid_item_id"),
+        ("item_not_found", c.TruncateItem, "item_truncate_invalid_item_id"),
         ("item_exists", None, "item_create_duplicate_item_id"),
         ("input_audio_buffer_empty", None, "input_audio_buffer_commit_empty"),
         ("bad_audio", None, "bad_audio"),
     ],
 )
-def test_openais_error_codes(code: str, cause: str | None, expected: str) -> None:
+def test_openais_error_codes(code: str, cause: type[c.Command] | None, expected: str) -> None:
     assert error_of(code=code, cause=cause)["code"] == expected
 
 

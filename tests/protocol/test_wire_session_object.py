@@ -83,6 +83,7 @@ def test_native_dialect_defaults() -> None:
     assert config.modalities == ("text", "audio")
     assert config.output_format == AudioFormat("wav", 24_000)
     assert config.input_format == AudioFormat("pcm16", 16_000)
+    assert opened({}, TURN_BASED, "native").config.input_format == AudioFormat("pcm16", 16_000)
     assert config.playback_commit_policy == "commit_all_on_done"
     assert opened({"overlap_policy": "barge_in_on_speech"}, flavour="native").config.overlap_policy == (
         "barge_in_on_speech"
