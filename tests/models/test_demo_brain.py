@@ -47,6 +47,7 @@ HISTORY = (
         ("how is tree spelled", "Tree is spelled T, R, E, E."),
         ("Thank you very much", "You are welcome."),
         ("Goodbye", "Goodbye. It was nice talking to you."),
+        ("say tea,", "Tea."),
         ("...", "I did not catch that. Please say it again."),
     ],
 )
@@ -84,6 +85,10 @@ def test_the_time_is_the_clocks(hour: int, minute: int, spoken: str) -> None:
 )
 def test_no_rule_is_too_eager(text: str) -> None:
     assert reply(text, HISTORY, MORNING).startswith(f"You said: {text}. ")
+
+
+def test_a_sentence_cut_short_gets_one_full_stop() -> None:
+    assert reply("he is to be ill-disposed,", (), MORNING).startswith("You said: he is to be ill-disposed. That is")
 
 
 def test_counting_has_an_end() -> None:

@@ -58,15 +58,15 @@ async def test_the_answer_is_prepared_in_the_silence(
     await talk.hear(SPEECH, level(0, 512))
     await talk.settle()
     [(asr_s, seconds, urgency)] = talk.engine.jobs_of("asr")
-    assert asr_s - begin_s == pytest.approx(0.640 + 0.192 + talk.engine.detect_s)
-    assert (float(seconds), urgency) == (pytest.approx(0.832), "maybe")
+    assert asr_s - begin_s == pytest.approx(0.640 + 0.160 + talk.engine.detect_s)
+    assert (float(seconds), urgency) == (pytest.approx(0.800), "maybe")
     [(tts_s, clause, _)] = talk.engine.jobs_of("tts")
     assert tts_s == pytest.approx(asr_s + talk.engine.recognise_s)
     assert clause == "You said: go forward ten meters. "
     nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize(("silence_ms", "early_ms"), [(500, 192), (225, 192), (224, 64), (200, 64), (96, None)])
+@pytest.mark.parametrize(("silence_ms", "early_ms"), [(500, 160), (193, 160), (192, 64), (150, 64), (96, None)])
 async def test_hasty_clients_make_the_model_hurry(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, silence_ms: int, early_ms: int | None
 ) -> None:
@@ -91,8 +91,8 @@ async def test_a_pause_is_no_end(nursery: trio.Nursery, autojump_clock: trio.tes
     assert talk.results[-1].turn.transcript == "go forward ten meters"  # type: ignore[union-attr]
     assert talk.engine.given_up == ["asr"]  # begun in the pause, dropped when speech went on
     first, second = talk.engine.jobs_of("asr")
-    assert float(first[1]) == pytest.approx(0.640 + 0.192)
-    assert float(second[1]) == pytest.approx(1.6 + 0.192)
+    assert float(first[1]) == pytest.approx(0.640 + 0.160)
+    assert float(second[1]) == pytest.approx(1.6 + 0.160)
     nursery.cancel_scope.cancel()
 
 
@@ -104,7 +104,7 @@ async def test_slow_recognition_holds_up_the_turn_but_not_the_end_of_speech(
     await talk.hear(SPEECH, level(0, 2000))
     assert kinds(talk) == [SpeechStarted, SpeechStopped, TurnEnded]
     assert talk.when(SpeechStopped)[0] - begin_s == pytest.approx(1.152 + talk.engine.detect_s)
-    assert talk.when(TurnEnded)[0] - begin_s == pytest.approx(0.832 + 1.0 + talk.engine.detect_s)
+    assert talk.when(TurnEnded)[0] - begin_s == pytest.approx(0.800 + 1.0 + talk.engine.detect_s)
     nursery.cancel_scope.cancel()
 
 

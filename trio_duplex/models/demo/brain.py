@@ -15,7 +15,7 @@ import attrs
 
 from duplex_gpu.numbers import cardinal, ordinal, year
 from trio_duplex.models.demo.arithmetic import answer_sum, number_at
-from trio_duplex.models.demo.small_talk import capital, spell, talk_about
+from trio_duplex.models.demo.small_talk import capital, sentence_of, spell, talk_about
 from trio_duplex.models.plugin import HistoryEntry
 
 __all__ = ["reply"]
@@ -106,8 +106,7 @@ def _after(text: str, phrase: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    body = capital(text.strip().strip('"“”'))
-    return body if body.endswith((".", "!", "?")) else body + "."
+    return capital(sentence_of(text.strip().strip('"“”')))
 
 
 # --- rules: each answers, or leaves it (None) to the next ----------------------------------------------------------

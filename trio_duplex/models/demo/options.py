@@ -25,7 +25,7 @@ class DemoOptions:
     beside it), None for the one that comes as a package; ``speed`` 1.2 speaks a fifth faster.
     ``unit_ms`` paces decisions and output.  ``lead_units``: how many units of speech go out ahead of real time.
     ``early_silence_ms``: the silence after which an answer is prepared, before the turn is known to have ended;
-    ``hasty_silence_ms`` the same for clients that end turns after less than ``early_silence_ms`` and a frame.
+    ``hasty_silence_ms`` the same for clients that end turns after ``early_silence_ms`` and a frame or less.
     ``max_utterance_ms``: longer speech is cut into turns.  ``max_backlog_ms``: input waiting to be heard, at most.
     ``stuck_after_s``: how long one step or job may take before the model is declared dead.
     """
@@ -39,7 +39,7 @@ class DemoOptions:
     )
     unit_ms: int = attrs.field(default=96, validator=_frames)
     lead_units: int = attrs.field(default=1, validator=attrs.validators.ge(0))
-    early_silence_ms: int = attrs.field(default=192, validator=_frames)
+    early_silence_ms: int = attrs.field(default=160, validator=_frames)
     hasty_silence_ms: int = attrs.field(default=64, validator=_frames)
     max_utterance_ms: int = attrs.field(
         default=60_000, validator=[attrs.validators.ge(1_000), attrs.validators.le(60_000)]

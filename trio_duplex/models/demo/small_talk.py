@@ -8,7 +8,7 @@ from typing import Final
 
 from duplex_gpu.numbers import cardinal, ordinal
 
-__all__ = ["capital", "speaking_time_s", "spell", "talk_about"]
+__all__ = ["capital", "sentence_of", "speaking_time_s", "spell", "talk_about"]
 
 TALK_S: Final = 10.0
 """How long the talk after the repetition should take, by :func:`speaking_time_s` (the promise is eight seconds)."""
@@ -23,8 +23,7 @@ PAUSE_S: Final = 0.15
 def talk_about(text: str) -> str:
     """ "You said: …" and then at least eight seconds about it."""
     words = WORD.findall(text)
-    said = text.strip()
-    parts = [f"You said: {said}" if said.endswith((".", "!", "?")) else f"You said: {said}."]
+    parts = [f"You said: {sentence_of(text)}"]
     talked_s = 0.0
     for sentence in _remarks(words):
         if talked_s >= TALK_S:
@@ -45,6 +44,12 @@ def speaking_time_s(text: str) -> float:
 def spell(word: str) -> str:
     """``"tree"`` → "T, R, E, E"."""
     return ", ".join(letter.upper() for letter in word if letter.isalnum())
+
+
+def sentence_of(text: str) -> str:
+    """``text`` with a full stop at its end, unless it ends as a sentence does."""
+    body = text.strip().rstrip(",;:-–— ")
+    return body if body.endswith((".", "!", "?", "…")) else body + "."
 
 
 def capital(text: str) -> str:
