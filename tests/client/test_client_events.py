@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import base64
 
+import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from trio_duplex.client import DuplexProtocolError, wrap_event
+from trio_duplex.client import AudioFormat, DuplexProtocolError, EventCollector, wrap_event
+from trio_duplex.client.events import EVENT_CLASSES
+from trio_duplex.client.response import ResponseTracker
+from trio_duplex.client.session_state import SessionState, parse_frame
 
 PCM = b"\x01\x02\x03\x04"
 ENCODED = base64.b64encode(PCM).decode()
@@ -119,3 +125,46 @@ def test_accessors_survive_any_shape(junk):
             if not name.startswith("_") and not callable(getattr(event, name)):
                 getattr(event, name)
     assert wrap_event({"type": "x", "server_event_seq": True}).server_event_seq is None
+
+
+LEAVES = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.sampled_from([0.5, -1e300, "", "r", "AAAA"])
+NAMES = "id code message event_id audio_duration_ms metadata stage_metrics vllm_omni".split()  # noqa: SIM905
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = (  # noqa: SIM905
+    "session response item error metadata response_id item_id session_id server_event_seq sample_rate_hz format delta "
+    "audio text transcript reason resume_token incarnation code event vllm_omni response_request_metrics"
+).split()
+EVENTS = st.builds(
+    lambda kind, fields: {**fields, "type": kind},
+    st.sampled_from([*EVENT_CLASSES, "session.resync_required", "unknown"]),
+    st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6),
+)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, database=None)
+@given(st.lists(EVENTS, max_size=12))
+def test_a_lying_server_cannot_kill_the_reader(events):
+    """Whatever objects a server makes up, reading, remembering, demultiplexing and collecting them raises nothing."""
+    state, tracker, collector = SessionState(), ResponseTracker(AudioFormat("pcm16", 24000)), EventCollector()
+    for raw in events:
+        event = parse_frame(orjson.dumps(raw).decode(), 0.0)
+        assert event.raw == raw
+        state.is_duplicate(event)
+        state.absorb(event)
+        state.end_of(event, closing=False)
+        tracker.feed(event)
+        collector.add(event)
+    collector.timing_summary(after_s=0.0)
+    tracker.end()
+    assert tracker.queue.ended
+
+
+@settings(derandomize=True, database=None)
+@given(st.text() | st.binary())
+def test_any_frame_can_be_parsed(frame):
+    event = parse_frame(frame, 0.0)
+    assert event is None or isinstance(event.type, str)

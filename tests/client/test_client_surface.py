@@ -57,6 +57,7 @@ CALLABLES = {
     "ResponseHandle.wait": [("timeout_s", None)],
     "ReconnectPolicy.delay": [("attempt", REQUIRED)],
     "SessionConfig.to_session_payload": ["*", ("model", REQUIRED), ("session_id", None)],
+    "AudioFormat": [("encoding", REQUIRED), ("sample_rate_hz", REQUIRED)],
     "AudioFormat.duration_ms": [("byte_count", REQUIRED)],
     "AudioFormat.byte_count": [("duration_ms", REQUIRED)],
     "DuplexSessionClosedError": [("reason", REQUIRED)],
@@ -198,7 +199,7 @@ def test_signature(path):
 def test_attributes():
     objects = {
         "DuplexClient": client.DuplexClient("ws://h", model="m"),
-        "ResponseHandle": client.ResponseHandle("r", client.AudioFormat()),
+        "ResponseHandle": client.ResponseHandle("r", client.AudioFormat("pcm16", 24000)),
         "EventCollector": client.EventCollector(),
         "DuplexEvent": client.wrap_event({"type": "x"}),
     }

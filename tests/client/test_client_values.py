@@ -35,7 +35,7 @@ def test_audio_format_arithmetic():
 
 def test_values_are_frozen():
     with pytest.raises(AttributeError):
-        AudioFormat().sample_rate_hz = 8000
+        AudioFormat("pcm16", 16000).sample_rate_hz = 8000
     with pytest.raises(AttributeError):
         SessionConfig().voice = "x"
     with pytest.raises(AttributeError):

@@ -7,7 +7,6 @@ A transport that is not a WebSocket (an in-memory channel, say) implements `WebS
 from __future__ import annotations
 
 import abc
-import math
 import socket
 import ssl
 import sys
@@ -32,9 +31,9 @@ RECEIVE_BUFFER_BYTES = 65_536
 CLOSE_TIMEOUT_S = 1.0
 """How long the closing handshake may take before the socket is simply closed."""
 
-VANISHED_PEER_S = 15
-"""Kernel-level limit for a peer that has vanished: unacknowledged data or probes, in seconds. Less than the 30 s for
-which a server keeps a detached session, so that a resume still finds it."""
+PEER_TIMEOUT_S = 15.0
+"""Kernel-level limit for a peer that has vanished: how long sent data or probes may stay unacknowledged. Less than the
+30 s for which a server keeps a detached session, so that a resume still finds it."""
 
 _REFUSAL_BODY_CHARS = 500
 
@@ -80,11 +79,14 @@ class WebSocketConnector:
     """Settings of the WebSocket transport, for `DuplexClient(connect=WebSocketConnector(headers=...))`.
 
     `headers` go with the upgrade request (`Authorization: Bearer ...`); `ssl_context` replaces the default one.
+    `close_timeout_s` bounds the closing handshake. `peer_timeout_s` is how long the network may swallow everything
+    before the connection counts as lost (and is resumed); where the system has no such option its default holds.
     """
 
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=lambda headers: repr(sorted(headers)))  # no secrets
     ssl_context: ssl.SSLContext | None = None
     close_timeout_s: float = CLOSE_TIMEOUT_S
+    peer_timeout_s: float = PEER_TIMEOUT_S
 
     def prepare(self, url: str) -> TrioWebSocketTransport:
         """A transport that is not connected yet; ValueError for a URL that is not ws:// or wss://."""
@@ -188,7 +190,7 @@ class TrioWebSocketTransport(WebSocketTransport):
         tcp = await trio.open_tcp_stream(host, port)
         stream = _HandshakeStream(tcp)
         try:
-            _tune(tcp)
+            _notice_vanished_peer(tcp, self._connector.peer_timeout_s)
             if parts.scheme == "wss":
                 await stream.start_tls(self._connector.ssl_context or ssl.create_default_context(), host)
             with unwrapped(), trio.CancelScope() as life:
@@ -299,14 +301,15 @@ class _HandshakeStream(trio.abc.Stream):
         await self._stream.aclose()
 
 
-def _tune(stream: trio.SocketStream) -> None:
-    """Let the kernel notice a vanished peer, idle or not. Where an option does not exist, its default stays."""
+def _notice_vanished_peer(stream: trio.SocketStream, timeout_s: float) -> None:
+    """Have the kernel break a connection to a peer that is gone without a word, idle or not."""
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_PEER_S * 1000)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, math.ceil(VANISHED_PEER_S / 5))
+        probe_s = max(1, round(timeout_s / 3))
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(timeout_s * 1000)))
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
 def _host_header(host: str, port: int | None) -> str:

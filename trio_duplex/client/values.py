@@ -31,8 +31,8 @@ def duplex_unit_boundary_ms(unit_index: int) -> int:
 class AudioFormat:
     """Encoding and rate of one direction of mono audio."""
 
-    encoding: str = "pcm16"
-    sample_rate_hz: int = PCM16_SAMPLE_RATE
+    encoding: str
+    sample_rate_hz: int
 
     @property
     def bytes_per_sample(self) -> int:
