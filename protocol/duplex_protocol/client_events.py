@@ -102,7 +102,15 @@ CLIENT_EVENTS: Final[dict[str, ClientRow]] = {
         lambda s: c.AckEvents(event_id=s.event_id, server_event_seq=s["server_event_seq"]),
         FieldTable(Field("server_event_seq", readers.acknowledged_seq, missing="invalid_event_ack")),
     ),
-    "session.close": ClientRow(3, "Ends the session in order.", lambda s: c.CloseSession(event_id=s.event_id)),
+    "session.close": ClientRow(
+        3,
+        "Ends the session in order; with drain only after the answer under way was sent or played.",
+        lambda s: c.CloseSession(event_id=s.event_id, drain=s["drain"], drain_timeout_s=s["drain_timeout_s"]),
+        FieldTable(
+            Field("drain", readers.drain, note="sent (also true) or played; default: close at once"),
+            Field("drain_timeout_s", readers.not_negative, note="bounds the wait"),
+        ),
+    ),
     "session.resume": ClientRow(
         3,
         "First message of a new socket: take a living session over.",

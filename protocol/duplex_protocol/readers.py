@@ -154,3 +154,12 @@ def item_id(value: Any, param: str) -> str:
     if text(value, param) == "":
         raise RemoteProtocolError("missing_item_id", f"{param} is empty", param=param)
     return str(value)
+
+
+def drain(value: Any, param: str) -> str | None:
+    """How far a close waits: ``sent`` or ``played``; true means ``sent``, false not at all."""
+    if isinstance(value, bool):
+        return "sent" if value else None
+    if value not in ("sent", "played"):
+        raise RemoteProtocolError("bad_event", f"{param} must be sent or played", param=param)
+    return str(value)

@@ -425,6 +425,17 @@ def test_playback_positions() -> None:
     assert huge.played_ms == 2**53 - 1
 
 
+@pytest.mark.parametrize(
+    ("value", "drain"), [(None, None), (False, None), (True, "sent"), ("sent", "sent"), ("played", "played")]
+)
+def test_a_close_may_drain(value: Any, drain: Any) -> None:
+    assert decode({"type": "session.close", "drain": value, "drain_timeout_s": 3}) == c.CloseSession(
+        drain=drain, drain_timeout_s=3
+    )
+    assert refused({"type": "session.close", "drain": "later"}) == ("bad_event", "drain")
+    assert refused({"type": "session.close", "drain_timeout_s": "3"}) == ("bad_event", "drain_timeout_s")
+
+
 def test_truncate_leaves_the_sign_to_the_session() -> None:
     assert decode({"type": "conversation.item.truncate", "item_id": "i", "audio_end_ms": -1}) == c.TruncateItem(
         item_id="i", audio_end_ms=-1
