@@ -45,6 +45,8 @@ class Hang:
 
 Step = Piece | Fail | Hang
 Script = Callable[[model.ResponseRequest], Sequence[Step]]
+UnitScript = Callable[["ScriptedSession", model.InputUnit], Sequence[model.ModelResult]]
+"""What a model that is fed whole units says to one of them."""
 
 
 def echo_script(request: model.ResponseRequest) -> Sequence[Step]:
@@ -55,7 +57,11 @@ def echo_script(request: model.ResponseRequest) -> Sequence[Step]:
 
 @attrs.frozen
 class ScriptedOptions:
-    """How the scripted model behaves. Times in ms; rates in Hz."""
+    """How the scripted model behaves. Times in ms; rates in Hz.
+
+    ``traits`` None: those that follow from ``owns_turns``. ``unit_script`` is for the trait ``whole_units``.
+    ``shown`` replaces the capabilities that the other options make up.
+    """
 
     name: str = "scripted"
     period_ms: int = 100
@@ -72,6 +78,11 @@ class ScriptedOptions:
     truncate: bool = True
     owns_turns: bool = True
     unpaced: bool = False
+    traits: model.Traits | None = None
+    unit_script: UnitScript | None = None
+    shown: Capabilities | None = None
+    overloaded: bool = False
+    refuses_tool_outputs: bool = False
 
 
 @attrs.define(eq=False)
@@ -85,6 +96,10 @@ class ScriptedSession:
     interrupts: list[int] = attrs.field(factory=list)
     requests: list[model.ResponseRequest] = attrs.field(factory=list)
     closed: bool = False
+    units: list[model.InputUnit] = attrs.field(factory=list)
+    frames: list[tuple[str, ...]] = attrs.field(factory=list)
+    tool_outputs: list[tuple[str, str]] = attrs.field(factory=list)
+    dropped: int = 0
     _turns: int = 0
     _speech_ms: float = 0.0
     _silence_ms: float = 0.0
@@ -115,10 +130,30 @@ class ScriptedSession:
     def submit(self, audio: model.FloatAudio, *, video_frames: Sequence[str] = ()) -> None:
         """Hear by energy, in frames of 32 ms."""
         options = self.plugin.options
+        if options.overloaded:
+            raise model.SessionOverloaded("the script says so")
+        if video_frames:
+            self.frames.append(tuple(video_frames))
         frame = options.input_rate_hz * 32 // 1000
         for start in range(0, len(audio), frame):
             block = audio[start : start + frame]
             self._hear_block(block, len(block) * 1000 / options.input_rate_hz)
+
+    def submit_unit(self, unit: model.InputUnit) -> None:
+        """Keep the unit and say what the script says to it."""
+        if self.plugin.options.overloaded:
+            raise model.SessionOverloaded("the script says so")
+        self.units.append(unit)
+        script = self.plugin.options.unit_script
+        if script is not None:
+            self.hear(*script(self, unit))
+
+    async def take_tool_output(self, call_id: str, output: str) -> None:
+        """Keep it, or refuse it as the script says. Cancellation: before it is kept."""
+        await trio.lowlevel.checkpoint()
+        if self.plugin.options.refuses_tool_outputs:
+            raise model.GenerationFailed("runtime_append_failed", "the script says so")
+        self.tool_outputs.append((call_id, output))
 
     def _hear_block(self, block: model.FloatAudio, ms: float) -> None:
         options = self.plugin.options
@@ -162,6 +197,7 @@ class ScriptedSession:
 
     def drop_input(self) -> None:
         """Forget what was heard since the last turn."""
+        self.dropped += 1
         self._speech_ms = self._silence_ms = 0
         self._in_speech = self._loud = False
         self._start_ms = self.submitted_ms
@@ -260,13 +296,26 @@ class ScriptedPlugin:
 
     @property
     def defaults(self) -> SessionDefaults:
-        """A native model."""
+        """A native model, unless its traits say that it is turn-based."""
         return SessionDefaults(
-            model=self.name, input_rate_hz=self.options.input_rate_hz, output_rate_hz=self.options.output_rate_hz
+            model=self.name,
+            input_rate_hz=self.options.input_rate_hz,
+            output_rate_hz=self.options.output_rate_hz,
+            native_lane=not self._traits.turn_based,
         )
+
+    @property
+    def _traits(self) -> model.Traits:
+        return self.options.traits or model.Traits(detects_speech=self.options.owns_turns)
+
+    def traits(self, config: SessionConfig) -> model.Traits:
+        """As the options say."""
+        return self._traits
 
     def capabilities(self, config: SessionConfig) -> Capabilities:
         """As the options say."""
+        if self.options.shown is not None:
+            return self.options.shown
         return Capabilities(
             supports_barge_in=self.options.barge_in,
             supports_session_resume=self.options.resume,
