@@ -43,6 +43,8 @@ class ResumeRequest:
     resume_token: str = attrs.field(repr=False)
     incarnation: int
     last_received_server_event_seq: int = 0
+    by_query: bool = False
+    """The fields came in the URL: a client that can set nothing else also needs to be answered in OpenAI's terms."""
 
 
 @attrs.frozen
@@ -251,6 +253,7 @@ class Hub:
             incarnation=session.incarnation,
             attachment_generation=attachment.generation,
             resume_token=token,
+            by_query=request.by_query,
         )
         attachment.prelude.append(self._unnumbered(session, resumed))
         log.info("session_resumed", session_id=session.id, generation=attachment.generation)

@@ -42,10 +42,7 @@ class Connection:
 
     async def run(self) -> None:
         """Shake hands, then converse. Cancellation: the session is detached, not ended."""
-        try:
-            entrance = await self._enter()
-        except HandshakeEnded:
-            return
+        entrance = await self._enter()
         if entrance is None:
             return
         session, attachment = entrance.session, entrance.attachment
@@ -60,8 +57,9 @@ class Connection:
             session.detach(attachment)
 
     async def _enter(self) -> Entrance | None:
-        """The handshake, ended early when the server shuts down (None)."""
+        """The handshake; None when it failed, or was ended early because the server shuts down."""
         entrance: Entrance | None = None
+        answered = False
         async with trio.open_nursery() as nursery:
 
             async def leave() -> None:
@@ -69,9 +67,12 @@ class Connection:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(leave)
-            entrance = await self.handshake(self.socket, self.hub).run()
+            try:
+                entrance = await self.handshake(self.socket, self.hub).run()
+            except HandshakeEnded:
+                answered = True
             nursery.cancel_scope.cancel()
-        if entrance is None:
+        if entrance is None and not answered:
             await self.socket.close(1001, "going away")
         return entrance
 

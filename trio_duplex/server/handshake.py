@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 import structlog
 import trio
 
 from duplex_protocol import wire
+from duplex_protocol.client_events import OPENING_NAMES, event_session
 from duplex_protocol.dialect import Dialect
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.handshake import choose_view
@@ -120,11 +120,14 @@ class RealtimeHandshake(Handshake):
     async def enter(self) -> Entrance:
         """The first message decides, unless the URL names a model (or resumes)."""
         query = self.socket.query
+        if "duplex" in query and not truthy(query, "duplex"):
+            error = RemoteProtocolError("unsupported", "this server has no other handler than the duplex one")
+            raise await self._end(RealtimeDialect(), error, flat=True)
         resume_only = truthy(query, "resume") or query.get("autostart", "").lower() in FALSE_WORDS
         view = choose_view(query, None, autostarted=False)
         dialect = RealtimeDialect(view=view)
         if "resume_token" in query and "session_id" in query:
-            return await self._resume(dialect, _resume_from_query(query))
+            return await self._resume(dialect, _resume_from_query(query), by_query=True)
         if not resume_only and ("model" in query or view == "plain"):
             return await self._autostart(dialect, {})
         deadline = trio.current_time() + FIRST_MESSAGE_TIMEOUT_S
@@ -161,11 +164,9 @@ class RealtimeHandshake(Handshake):
 
     async def _open_by_update(self, dialect: RealtimeDialect, event: Json) -> Entrance | None:
         """The opening ``session.update``; None when it was refused in a way that the client may correct."""
-        raw = event.get("session", {k: v for k, v in event.items() if k not in ("type", "event_id")})
         event_id = event.get("event_id")
         try:
-            if not isinstance(raw, dict):
-                raise RemoteProtocolError("bad_event", "session must be an object", param="session")
+            raw = event_session(event)
             dialect.view = choose_view(self.socket.query, raw, autostarted=False)
             return await self._open(dialect, raw, by_update=True, strict=dialect.view == "duplex")
         except RemoteProtocolError as error:
@@ -175,10 +176,10 @@ class RealtimeHandshake(Handshake):
                 return None
             raise await self._end(dialect, error, flat=False) from None
 
-    async def _resume(self, dialect: RealtimeDialect, event: Json) -> Entrance:
+    async def _resume(self, dialect: RealtimeDialect, event: Json, *, by_query: bool = False) -> Entrance:
         """Re-attach; every refusal is flat and ends the connection."""
         try:
-            session, attachment = self.hub.resume(_resume_request(event))
+            session, attachment = self.hub.resume(attrs.evolve(_resume_request(event), by_query=by_query))
         except RemoteProtocolError as error:
             raise await self._end(dialect, error, flat=True) from None
         except ResyncNeeded as needed:
@@ -191,8 +192,6 @@ class RealtimeHandshake(Handshake):
 class NativeHandshake(Handshake):
     """``/v1/duplex``: one of three opening messages, no query autostart, no resume."""
 
-    OPENINGS = frozenset({"session.create", "open_session", "session.config"})
-
     async def enter(self) -> Entrance:
         """The first message must open."""
         dialect = NativeDialect()
@@ -200,16 +199,11 @@ class NativeHandshake(Handshake):
         if event["type"] == "session.resume":
             error = RemoteProtocolError("unsupported_session_resume", "this dialect cannot resume")
             raise await self._end(dialect, error, flat=True)
-        if event["type"] not in self.OPENINGS:
+        if event["type"] not in OPENING_NAMES:
             error = RemoteProtocolError("bad_event", "the first message must be session.create")
             raise await self._end(dialect, error, flat=True)
-        raw: Any = event.get("session", {k: v for k, v in event.items() if k not in ("type", "event_id")})
         try:
-            if not isinstance(raw, dict):
-                raise RemoteProtocolError("bad_event", "session must be an object", param="session")
-            if "session_id" in event and "session_id" not in raw:
-                raw = {**raw, "session_id": event["session_id"]}
-            return await self._open(dialect, raw, by_update=True, strict=True)
+            return await self._open(dialect, event_session(event), by_update=True, strict=True)
         except RemoteProtocolError as error:
             raise await self._end(dialect, error, flat=True) from None
 

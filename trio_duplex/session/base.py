@@ -10,6 +10,7 @@ import structlog
 import trio
 
 from duplex_protocol import events as ev
+from duplex_protocol.commands import Command
 from duplex_protocol.dialect import Dialect, SessionDefaults
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Json, Playback, SessionConfig, SessionSnapshot, SessionState, TurnState
@@ -152,8 +153,10 @@ class SessionBase:
             log.warning("journal_overflow", session_id=self.id)
             self.emit(ev.ResyncRequired(session_id=self.id, reason="journal_overflow"))
 
-    def refuse(self, error: RemoteProtocolError, event_id: str | None = None) -> None:
-        """Tell the client that one of its events was refused."""
+    def refuse(
+        self, error: RemoteProtocolError, event_id: str | None = None, *, cause: type[Command] | None = None
+    ) -> None:
+        """Tell the client that one of its events was refused; ``cause`` is the kind of command it was."""
         self.emit(
             ev.ErrorRaised(
                 code=error.code,
@@ -163,6 +166,7 @@ class SessionBase:
                 retryable=error.retryable,
                 session_id=self.id,
                 epoch=self.epoch.number,
+                cause=cause,
             )
         )
 

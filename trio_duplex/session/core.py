@@ -175,7 +175,7 @@ class Session(SessionBase):
             try:
                 await HANDLERS[type(message)](self, message)
             except RemoteProtocolError as error:
-                self.refuse(error, message.event_id)
+                self.refuse(error, message.event_id, cause=type(message))
         elif isinstance(message, HeardResult):
             await hearing.heard(self, message.result)
         elif isinstance(message, RefusedEvent):
