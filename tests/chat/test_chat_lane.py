@@ -11,7 +11,18 @@ import pytest
 import trio
 
 from tests.chat.chat_kit import chatting
-from tests.chat.chat_server import DONE, Head, Raw, chat_server, omni_answer, omni_audio, omni_text, openai_answer, pcm
+from tests.chat.chat_server import (
+    DONE,
+    Head,
+    Raw,
+    chat_server,
+    omni_answer,
+    omni_audio,
+    omni_text,
+    openai_answer,
+    openai_audio,
+    pcm,
+)
 from tests.session.talk import append, check_log, loud, quiet
 from trio_duplex.samples import decode_wav
 from trio_duplex.testing.scripted_model import decode_pieces
@@ -33,6 +44,27 @@ async def test_an_answer_arrives_whole_in_order_and_with_its_text(answer: Callab
         assert [d["metadata"]["audio_duration_ms"] for d in deltas][-1] == 400
         assert {(d["format"], d["sample_rate_hz"]) for d in deltas} == {("pcm16", 24_000)}
         assert [d["metadata"]["end_of_turn"] for d in deltas] == [False] * (len(deltas) - 1) + [True]
+
+
+async def test_frames_are_summed_before_they_become_milliseconds() -> None:
+    """Ten chunks of 35 frames are 350 frames: 14 ms, and not ten times one."""
+    script = [*[omni_audio(pcm(0, 1000)[:70])] * 10, {"usage": {"completion_tokens": 3}}, DONE]
+    async with chat_server(script) as server, chatting(server) as chat:
+        chat.ask()
+        done = await chat.answer()
+        assert chat.of("response.output_audio.delta")[-1]["metadata"]["audio_duration_ms"] == 14
+        assert len(chat.audio) == 700
+        playback = done["response"]["metadata"]["playback"]
+        assert (playback["generated_ms"], playback["sent_ms"], playback["played_ms"]) == (14, 14, 0)
+
+
+async def test_a_sample_cut_between_two_raw_chunks_is_whole() -> None:
+    data = pcm(0, 100) + pcm(1, 100)
+    script = [openai_audio(data[k : k + 333]) for k in range(0, len(data), 333)]
+    async with chat_server([*script, DONE]) as server, chatting(server) as chat:
+        chat.ask()
+        await chat.answer()
+        assert decode_pieces(chat.audio) == [(0, 2400), (1, 2400)]
 
 
 async def test_the_request_says_what_is_wanted() -> None:

@@ -147,12 +147,15 @@ class Speech:
     """A piece of an answer: ``audio`` int16[n] at the unit's output rate (empty for text only) and the text it speaks.
 
     ``marks`` are (characters of the whole answer so far, ms of audio of the whole answer so far), cumulative.
+    ``finish_reason``, with ``end_of_turn``: the model's own word for why it ended there (``stop``, ``length``, …), None
+    if it has none; such a piece may be empty.
     """
 
     audio: npt.NDArray[np.int16] = attrs.field(repr=False)
     text: str = ""
     marks: tuple[TextMark, ...] = ()
     end_of_turn: bool = False
+    finish_reason: str | None = None
 
 
 Say = Callable[[Speech], None]

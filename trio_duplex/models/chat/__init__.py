@@ -18,6 +18,19 @@ module       holds
 ===========  ========================================================================================
 
 There are no threads and no weights here: the endpoint is the engine.
+
+*Errors.* ``chat_error``: the backend is down, slow, refuses, is cut off or talks nonsense.  ``response_error``: its
+answer has audio that cannot be trusted (no or wrong metadata, a sample rate that changes), or an option of the
+response has no meaning.  Either fails one response; the session goes on.
+
+*Pace.* Backends make speech faster than it plays.  An answer runs at most ``max_lead_ms`` ahead of real time; what
+lies beyond is not even read, so TCP holds the backend back, memory is bounded, and an interruption finds unsent audio
+to drop.  Text goes out with the sound that speaks it, not when it was written: an interrupted answer is remembered as
+far as it was heard, and a whole text that came ahead of its sound would make that a guess.  Text-only answers go out
+as they come.
+
+*Interruption* is the cancellation of the epoch's scope, in which the request runs: the connection closes before the
+cancellation is over, and the backend stops.
 """
 
 from trio_duplex.models.chat.options import ChatOptions

@@ -4,48 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-import attrs
 import trio
 
 from duplex_protocol.values import Json
 from trio_duplex.models.chat.backend import CHAT_ERROR, Backend, open_client
 from trio_duplex.models.chat.chunks import ChunkError, Finished, Text, read_chunk
 from trio_duplex.models.chat.messages import HistoryBounds, build_messages
-from trio_duplex.models.chat.options import Endpoint
+from trio_duplex.models.chat.options import BrainOptions
 from trio_duplex.models.plugin import GenerationFailed, HistoryEntry
 
-__all__ = ["SPOKEN_STYLE", "BrainOptions", "EndpointBrain", "Sentences"]
-
-SPOKEN_STYLE: Final = (
-    "You are in a spoken conversation; your words are read aloud. Answer in one to three short plain sentences. "
-    "No lists, no markup, no emoji."
-)
-
-
-def _limit(_instance: object, attribute: attrs.Attribute[Any], value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ValueError(f"{attribute.name} must be at least 1")
-
+__all__ = ["EndpointBrain", "Sentences"]
 
 TakeText = Callable[[str], Awaitable[None]]
-
-
-@attrs.frozen(kw_only=True)
-class BrainOptions(Endpoint):
-    """Options of an endpoint as a brain, on top of :class:`Endpoint`'s.
-
-    ``style`` stands before a client's instructions. ``max_tokens`` None: the endpoint's own limit.
-    """
-
-    style: str = SPOKEN_STYLE
-    temperature: float | None = None
-    max_tokens: int | None = attrs.field(default=300, validator=_limit)
-    max_tokens_field: str = "max_tokens"
-    max_messages: int = attrs.field(default=16, validator=attrs.validators.ge(1))
-    max_bytes: int = attrs.field(default=64 * 1024, validator=attrs.validators.ge(1024))
-    extra_body: Json = attrs.field(factory=dict)
 
 
 class EndpointBrain:

@@ -74,6 +74,8 @@ def read_chunk(data: bytes) -> list[Part]:
     if chunk.get("error") is not None:
         raise ChunkError("the backend reports an error" + _error_word(chunk["error"]))
     choices = chunk.get("choices")
+    if choices is None and ("usage" in chunk or "metrics" in chunk):
+        return []
     if not isinstance(choices, list):
         raise ChunkError("a chunk has no choices")
     parts: list[Part] = []

@@ -10,25 +10,36 @@ import attrs
 
 from duplex_protocol.values import Json
 
-__all__ = ["ChatOptions", "Endpoint", "Profile"]
+__all__ = ["SPOKEN_STYLE", "BrainOptions", "ChatOptions", "Endpoint", "Profile"]
 
 Profile = Literal["chat_fallback", "qwen3_omni"]
 """Which column of the capability table a backend gets (contract 20); ``qwen3_omni`` also takes fewer settings (17)."""
 
 COMPLETIONS: Final = "/chat/completions"
 
+SPOKEN_STYLE: Final = (
+    "You are in a spoken conversation; your words are read aloud. Answer in one to three short plain sentences. "
+    "No lists, no markup, no emoji."
+)
+
 
 def _web_url(_instance: object, attribute: attrs.Attribute[str], value: str) -> None:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{attribute.name} must be an http or https URL")
+    _ = parts.port  # raises ValueError for one that is no port
     if parts.username is not None or parts.password is not None:
         raise ValueError(f"{attribute.name} must not hold credentials; name an environment variable in api_key_env")
 
 
 def _set_variable(_instance: object, attribute: attrs.Attribute[str | None], value: str | None) -> None:
-    if value is not None and not os.environ.get(value):
+    if value is not None and not os.environ.get(value, "").strip():
         raise ValueError(f"{attribute.name}: the environment variable {value} is not set")
+
+
+def _limit(_instance: object, attribute: attrs.Attribute[Any], value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"{attribute.name} must be at least 1")
 
 
 def _one_of(*words: str) -> Any:
@@ -70,7 +81,7 @@ class Endpoint:
     @property
     def api_key(self) -> str | None:
         """The key, read when it is needed."""
-        return os.environ.get(self.api_key_env) if self.api_key_env else None
+        return os.environ.get(self.api_key_env, "").strip() or None if self.api_key_env else None
 
 
 @attrs.frozen(kw_only=True)
@@ -120,3 +131,19 @@ class ChatOptions(Endpoint):
     def wire_name(self) -> str:
         """The model's name on our wire."""
         return self.name or self.model
+
+
+@attrs.frozen(kw_only=True)
+class BrainOptions(Endpoint):
+    """Options of an endpoint as a brain, on top of :class:`Endpoint`'s.
+
+    ``style`` stands before a client's instructions. ``max_tokens`` None: the endpoint's own limit.
+    """
+
+    style: str = SPOKEN_STYLE
+    temperature: float | None = None
+    max_tokens: int | None = attrs.field(default=300, validator=_limit)
+    max_tokens_field: str = "max_tokens"
+    max_messages: int = attrs.field(default=16, validator=attrs.validators.ge(1))
+    max_bytes: int = attrs.field(default=64 * 1024, validator=attrs.validators.ge(1024))
+    extra_body: Json = attrs.field(factory=dict)

@@ -170,7 +170,7 @@ class ChatPlugin:
         await trio.lowlevel.checkpoint()
         if self._backend is None:
             raise OpenRefused("the chat lane is not running")
-        session = ChatSession(self._backend, self._options, config, context, on_close=self._sessions.discard)
+        session = ChatSession(self._backend, self._options, context, on_close=self._sessions.discard)
         self._sessions.add(session)
         return session
 

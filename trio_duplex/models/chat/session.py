@@ -67,13 +67,11 @@ class ChatSession:
         self,
         backend: Backend,
         options: ChatOptions,
-        config: SessionConfig,
         context: SessionContext,
         on_close: Callable[[ChatSession], object] = lambda _: None,
     ) -> None:
         self._backend = backend
         self._options = options
-        self._config = config
         self._context = context
         self._on_close = on_close
         self._calls: OrderedDict[str, KnownCall] = OrderedDict()
@@ -99,8 +97,7 @@ class ChatSession:
         """Nothing to do: an answer lives in :meth:`respond`, and what was not heard is not in the history."""
 
     def reconfigure(self, config: SessionConfig) -> None:
-        """Later answers use ``config``."""
-        self._config = config
+        """Nothing to do: every request for an answer brings the configuration along."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """No tasks of its own. Cancellation: ends."""
@@ -125,7 +122,7 @@ class ChatSession:
         Cancellation: the HTTP stream is closed at once; audio that was not handed out is dropped.
         """
         sound = self._options.output == "audio" and not request.text_only
-        answer = _Answer(self._options, say, text_only=request.text_only or not sound)
+        answer = _Answer(self._options, say, text_only=not sound)
         await self._backend.ask(self._body(request, sound=sound), answer.take)
         await answer.finish()
         for call in answer.calls.values():
@@ -175,6 +172,7 @@ class _Answer:
             options.output_rate_hz, piece_ms=options.piece_ms, chars_per_s=options.speech_chars_per_s
         )
         self._pace = Pace(options.max_lead_ms / 1000)
+        self._reason: str | None = None
         self.calls: dict[int, _Call] = {}
 
     async def take(self, data: bytes) -> bool:
@@ -193,7 +191,8 @@ class _Answer:
                             self._pieces.add_sound(self._sound.push(part))
                     case ToolDelta():
                         self._call(part)
-                    case Finished():
+                    case Finished(reason):
+                        self._reason = reason
                         more = False
         except ChunkError as error:
             raise GenerationFailed(CHAT_ERROR, f"the backend's answer cannot be read: {error}") from None
@@ -205,9 +204,12 @@ class _Answer:
 
     async def finish(self) -> None:
         """What is left, once the answer is complete. Cancellation: the rest goes unsaid."""
+        if self._text_only:
+            self._say(Speech(audio=NO_AUDIO, end_of_turn=True, finish_reason=self._reason))
+            return
         self._pieces.add_sound(self._sound.flush())
         for piece in self._pieces.finish():
-            await self._let_out(piece)
+            await self._let_out(attrs.evolve(piece, finish_reason=self._reason) if piece.end_of_turn else piece)
 
     async def _let_out(self, piece: Speech) -> None:
         await self._pace.wait(len(piece.audio) / self._rate_hz)

@@ -64,9 +64,8 @@ def _whole(value: dict[str, Any], key: str, low: int, high: int) -> int:
 class SoundReader:
     """The audio of one answer: :meth:`push` its chunks in order, :meth:`flush` at the end.
 
-    ``frames`` counts source samples per channel, ``duration_ms`` their time, rounded down once. Audio without metadata
-    is raw mono PCM16 (or a WAV, if it begins like one) at ``bare_rate_hz``; a sample that is cut between two raw
-    chunks is put together.
+    Audio without metadata is raw mono PCM16 at ``bare_rate_hz`` (or a WAV, if it begins like one); a sample that is cut
+    between two raw chunks is put together.
     """
 
     def __init__(self, output_rate_hz: int, *, bare_rate_hz: int) -> None:
@@ -74,17 +73,6 @@ class SoundReader:
         self._bare_rate_hz = bare_rate_hz
         self._resampler: Resampler | None = None
         self._half_sample = b""
-        self.frames = 0
-
-    @property
-    def rate_hz(self) -> int | None:
-        """The source's rate, None before the first sound."""
-        return self._resampler.input_rate_hz if self._resampler else None
-
-    @property
-    def duration_ms(self) -> int:
-        """How long the source's sound is so far."""
-        return self.frames * 1000 // self._resampler.input_rate_hz if self._resampler else 0
 
     def push(self, chunk: Audio) -> FloatAudio:
         """float32[n] at the output rate that are certain now. Raises :class:`SoundError` and then took nothing."""
@@ -102,7 +90,6 @@ class SoundReader:
             self._resampler = Resampler(rate_hz, self._output_rate_hz)
         elif rate_hz != self._resampler.input_rate_hz:
             raise SoundError("the sample rate changed within the answer")
-        self.frames += len(samples)
         return self._resampler.push(samples)
 
     def flush(self) -> FloatAudio:
