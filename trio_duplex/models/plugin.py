@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from duplex_protocol.audio_formats import Encoding
 from duplex_protocol.dialect import ConfigUpdate, SessionDefaults
 from duplex_protocol.values import Capabilities, Json, Role, SessionConfig, TextMark
 
@@ -33,6 +34,17 @@ class Unit:
     period_ms: int
     input_rate_hz: int
     output_rate_hz: int
+
+
+@attrs.frozen
+class Framing:
+    """The only form in which a model takes a duplex-aware client's audio (contract 6.2, 16.3): encoding, rate in Hz,
+    and the most samples of one append (None: any). Clients of the plain view send what OpenAI's send; it is converted.
+    """
+
+    encoding: Encoding
+    rate_hz: int
+    max_samples: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -55,6 +67,7 @@ class Traits:
     silence_units: tuple[int, int] | None = None
     video: Literal["used", "ignored", "refused"] = "ignored"
     text_needs_all_audio: bool = False
+    framing: Framing | None = None
 
 
 # --- what a session gives to a model ------------------------------------------------------------------------------
@@ -245,7 +258,27 @@ class ModelFailed:
     loses_input: bool = False
 
 
-ModelResult = SpeechStarted | SpeechStopped | TurnEnded | TurnTranscribed | Listened | Spoke | ToolCalled | ModelFailed
+@attrs.frozen(kw_only=True)
+class ControlReported:
+    """An engine operation worked, but not in all its parts (``runtime.control``).
+
+    ``result`` is shown as it is: counts and stage results in plain JSON, no tensors, paths or tracebacks (3.2).
+    """
+
+    result: Json
+
+
+ModelResult = (
+    SpeechStarted
+    | SpeechStopped
+    | TurnEnded
+    | TurnTranscribed
+    | Listened
+    | Spoke
+    | ToolCalled
+    | ModelFailed
+    | ControlReported
+)
 
 
 class SessionOverloaded(Exception):

@@ -48,6 +48,7 @@ async def append_audio(session: Session, command: cmd.AppendAudio) -> None:
     fmt = append_format(session.config.input_format, command.encoding, command.rate_hz)
     check_lane_format(session, fmt)
     check_whole_samples(command.audio, fmt)
+    check_framing(session, fmt, len(command.audio))
     frames = usable_frames(session, command.video_frames)
     check_room(session, fmt, len(command.audio))
     samples = session.hearing.decode(command.audio, fmt)
@@ -89,6 +90,21 @@ def check_lane_format(session: Session, fmt: AudioFormat) -> None:
         )
     if detector.input_rate_hz not in (None, fmt.rate_hz):
         raise RemoteProtocolError("bad_audio", "the sample rate changed within one stream", param="audio")
+
+
+def check_framing(session: Session, fmt: AudioFormat, size: int) -> None:
+    """Models that take audio in one form only say so (contract 6.2, 16.3); the plain view's is converted instead."""
+    framing = session.traits.framing
+    if framing is None or not session.strict:
+        return
+    if (fmt.encoding, fmt.rate_hz) != (framing.encoding, framing.rate_hz):
+        raise RemoteProtocolError(
+            "bad_event", f"this model hears {framing.encoding} at {framing.rate_hz} Hz only", param="format"
+        )
+    if framing.max_samples is not None and size > framing.max_samples * fmt.bytes_per_sample:
+        raise RemoteProtocolError(
+            "bad_event", f"one append may have {framing.max_samples} samples for this model", param="audio"
+        )
 
 
 def usable_frames(session: Session, frames: tuple[str, ...]) -> tuple[str, ...]:

@@ -40,6 +40,8 @@ async def heard(session: Session, result: model.ModelResult) -> None:
         model_failed(session, result)
     elif isinstance(result, model.Spoke):
         spoke(session, result)
+    elif isinstance(result, model.ControlReported):
+        session.emit(ev.RuntimeControl(session_id=session.id, epoch=session.epoch.number, result=result.result))
     else:
         tool_called(session, result)
 
