@@ -39,7 +39,7 @@ async def advance_epoch(
     response = generation.response if generation else None
     if generation is not None:
         generation.end()
-    retract_unsent(session, old.number)
+    retract_unsent(session, old.number, response)
     if cleared:
         target = response or session.last_response
         session.emit(ev.OutputCleared(session_id=session.id, response_id=target.id if target else None, epoch=number))
@@ -62,11 +62,16 @@ async def advance_epoch(
         release_waiting(session)
 
 
-def retract_unsent(session: Session, epoch: int) -> None:
-    """Remove the epoch's untaken deltas from the journal and from what their response claims to have sent."""
-    gone = [tag for tag in session.journal.drop_epoch(epoch) if isinstance(tag, Delta)]
-    if gone and session.last_response is not None:
-        session.last_response.retract(gone)
+def retract_unsent(session: Session, epoch: int, response: Response | None) -> None:
+    """Remove the untaken deltas of the answer that is cut from the journal and from what it claims to have sent.
+
+    An answer of this epoch that came to its own end keeps its deltas: its terminal stands behind them and counts them.
+    """
+    if response is None:
+        return
+    own = {id(delta) for delta in response.deltas}
+    gone = session.journal.drop_epoch(epoch, lambda tag: id(tag) in own)
+    response.retract([tag for tag in gone if isinstance(tag, Delta)])
 
 
 def settle_playing(session: Session, response: Response) -> None:
@@ -83,6 +88,6 @@ def settle_on_exit(session: Session, reason: str) -> None:
     generation = session.generation
     if generation is None or generation.response is None:
         return
-    retract_unsent(session, session.epoch.number)
+    retract_unsent(session, session.epoch.number, generation.response)
     status = "failed" if reason == "internal_error" else "cancelled"
     finish_response(session, generation.response, status, reason, next_epoch=session.epoch.number + 1)

@@ -110,12 +110,15 @@ class Journal:
         for cursor in self._cursors:
             cursor.wake()
 
-    def drop_epoch(self, epoch: int) -> list[object]:
-        """Remove the untaken droppable entries of ``epoch``; returns their tags. Numbered entries stay."""
+    def drop_epoch(self, epoch: int, chosen: Callable[[object], bool] = lambda tag: True) -> list[object]:
+        """Remove the untaken droppable entries of ``epoch`` whose tag is ``chosen``; returns their tags.
+
+        Numbered entries stay.
+        """
         kept: deque[_Pending] = deque()
         tags: list[object] = []
         for entry in self._pending:
-            if entry.epoch == epoch and entry.projected.droppable:
+            if entry.epoch == epoch and entry.projected.droppable and chosen(entry.tag):
                 self._pending_bytes -= entry.size
                 self._dropped += 1
                 tags.append(entry.tag)
