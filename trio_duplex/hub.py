@@ -94,6 +94,13 @@ class Hub:
 
         Raises what the model's start raises. Cancellation: every session ends with reason ``server_shutdown``.
         """
+        try:
+            await self._run(task_status)
+        finally:
+            # However it ended: a connection that comes now is refused instead of finding a closed nursery.
+            self._stopping.set()
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._run_model, name=f"model {self.plugin.name}")

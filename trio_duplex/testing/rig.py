@@ -85,12 +85,13 @@ class RiggedHub(Hub):
 
 @attrs.define(eq=False)
 class Rig:
-    """The parts, and the ways in. Made by :func:`open_rig`."""
+    """The parts, and the ways in. Made by :func:`open_rig`. ``hub_scope``: cancelling it is the death of the hub."""
 
     hub: RiggedHub
     plugin: ScriptedPlugin
     network: MemoryNetwork
     seed: int
+    hub_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     clients: list[DuplexClient] = attrs.field(factory=list)
     _random: random.Random = attrs.field(init=False)
 
@@ -210,16 +211,17 @@ async def open_rig(
 
     async with trio.open_nursery() as nursery:
         network = MemoryNetwork(endpoint, nursery, faults=faults)
+        rig = Rig(hub, plugin, network, seed)
         stopped = trio.Event()
 
         async def run_hub(task_status: trio.TaskStatus[None]) -> None:
             try:
-                await hub.run(task_status)
+                with rig.hub_scope:
+                    await hub.run(task_status)
             finally:
                 stopped.set()
 
         await nursery.start(run_hub, name="hub")
-        rig = Rig(hub, plugin, network, seed)
         try:
             yield rig
         finally:
