@@ -38,11 +38,15 @@ class SessionDefaults:
 
 @attrs.frozen
 class ConfigUpdate:
-    """A parsed configuration and the canonical names of the fields which the client named."""
+    """A parsed configuration and the canonical names of the fields which the client named.
+
+    ``strict`` is false for clients of the plain view, for whom a model fills in what they cannot know (contract 25).
+    """
 
     config: SessionConfig
     named: frozenset[str] = frozenset()
     session_id: str | None = None
+    strict: bool = True
 
 
 @attrs.frozen

@@ -91,7 +91,8 @@ def _parse(draft: _Draft) -> ConfigUpdate:
     _overlap(draft, detection_named)
     _turn_based_input(draft)
     _echoes(draft)
-    return ConfigUpdate(attrs.evolve(draft.base, **draft.changes), frozenset(draft.named))
+    config = attrs.evolve(draft.base, **draft.changes)
+    return ConfigUpdate(config, frozenset(draft.named), strict=draft.flavour != "plain")
 
 
 def _session_id(session: Json) -> str | None:
