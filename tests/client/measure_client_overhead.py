@@ -27,7 +27,7 @@ from tests.client.client_kit import MemoryServer, created, delta, done
 from trio_duplex.client import DuplexClient
 
 DELTAS = 1000
-ROUNDS = 15
+ROUNDS = 9
 
 
 async def consume(client: DuplexClient) -> float:

@@ -84,6 +84,36 @@ async def test_expiry_while_closing_is_expected(autojump_clock):
         assert [event.type async for event in events] == ["session.expired"]
 
 
+async def test_any_object_with_send_recv_and_close_is_a_transport(autojump_clock):
+    class Duck:
+        def __init__(self):
+            self.to_client, self.from_server = trio.open_memory_channel(10)
+            self.closed = False
+
+        async def send(self, text):
+            if "session.update" in text:
+                await self.to_client.send('{"type": "session.created", "session": {"id": "d"}}')
+
+        async def recv(self):
+            return await self.from_server.receive()
+
+        async def close(self):
+            self.closed = True
+            self.to_client.close()
+
+    duck = Duck()
+
+    async def connect(url):
+        return duck
+
+    before = trio.current_time()
+    async with DuplexClient("ws://h", model="m", connect=connect) as client:
+        assert client.session_id == "d"
+    assert duck.closed
+    assert trio.current_time() == before + 20
+    duck.from_server.close()
+
+
 async def test_a_transport_that_hangs_in_close_is_left_behind(autojump_clock):
     server = MemoryServer()
 

@@ -25,8 +25,9 @@ from .values import ReconnectPolicy
 CLOSE_MESSAGE = '{"type":"session.close"}'
 HEARTBEAT_MESSAGE = '{"type":"session.heartbeat"}'
 
-ACK_SPACING_S = 0.02
-"""Shortest time between two acknowledgements; the server's journal is sized in megabytes, not in events."""
+ACK_SPACING_S = 0.25
+"""Shortest time between two acknowledgements. They only let the server trim its journal, which holds a minute: what a
+resume replays depends on what was received, not on what was acknowledged."""
 
 CLOSE_PATIENCE_S = 0.5
 """While closing: how long to wait before asking whether the peer is still there."""
@@ -216,8 +217,8 @@ class Link:
     async def _acknowledge(self) -> None:
         """Task: acknowledge the highest number dispatched.
 
-        Acks are cumulative, so one covers all events since the last: they are at least `ACK_SPACING_S` apart. An ack
-        for every single event would double the traffic and say nothing more.
+        The first comes at once, the next ones at least `ACK_SPACING_S` apart: acks are cumulative, so one covers all
+        events since the last. An ack for every single event would double the traffic and say nothing more.
         """
         while self.end is None:
             await self._ack_wanted.wait()
@@ -283,7 +284,9 @@ class Link:
         while True:
             await trio.sleep(CLOSE_PATIENCE_S)
             transport = self._transport
-            if transport is None or not await transport.is_alive(PROBE_TIMEOUT_S):
+            # A factory may give any object with send, recv and close; what cannot be asked counts as alive.
+            probe = getattr(transport, "is_alive", None)
+            if transport is None or (probe is not None and not await probe(PROBE_TIMEOUT_S)):
                 waiting.cancel()
 
 
