@@ -177,7 +177,9 @@ def spoken(session: Session, generation: Generation, speech: Speech) -> None:
     audio, samples = session.output.encode(speech.audio, last=speech.end_of_turn)
     if not audio and not speech.text:
         return
-    if not response.speak_announced:
+    # In the chat lane nobody chose to speak: a commit asked for it (seed, capability implementation_level).
+    model_speak = not session.traits.turn_based
+    if model_speak and not response.speak_announced:
         response.speak_announced = True
         session.emit(
             ev.ResponseSpeak(
@@ -198,6 +200,7 @@ def spoken(session: Session, generation: Generation, speech: Speech) -> None:
             audio=audio,
             format=response.output_format,
             text=speech.text,
+            model_speak=model_speak,
             end_of_turn=speech.end_of_turn,
             audio_duration_ms=end_ms,
             marks=response.marks,

@@ -33,7 +33,10 @@ async def update_session(session: Session, command: cmd.UpdateSession) -> None:
         check_detection_lock(session, update)
     # A stock client names a model of its own making; the deployed one is the one there is.
     kept = attrs.evolve(update, config=attrs.evolve(update.config, model=session.config.model))
-    checked = session.plugin.check_update(session.config, kept, audio_started=session.audio_started)
+    if still_opening:
+        checked = session.plugin.check(kept)
+    else:
+        checked = session.plugin.check_update(session.config, kept, audio_started=session.audio_started)
     config = attrs.evolve(checked, idle_timeout_s=session.config.idle_timeout_s)
     traits, capabilities = traits_of(session.plugin, config), session.plugin.capabilities(config)
     check_lane(config, capabilities, traits, strict=session.strict)
