@@ -33,10 +33,15 @@ AUTO: Json = {"extra_body": {"auto_response": True}}
 
 
 def wave(ms: float, amplitude: int = 8_000, rate_hz: int = 16_000) -> bytes:
-    """PCM16 of a tone that every energy judge takes for speech; amplitude 0 is silence."""
-    samples = np.full(int(rate_hz * ms / 1000), amplitude, "<i2")
-    samples[1::2] *= -1
-    return samples.tobytes()
+    """PCM16 of a tone that every energy judge takes for speech (250 Hz survives resampling); amplitude 0 is silence."""
+    samples = int(rate_hz * ms / 1000)
+    period = np.repeat(np.array([amplitude, -amplitude], "<i2"), rate_hz // 500)
+    return np.resize(period, samples).tobytes()
+
+
+def floats(ms: float, amplitude: int = 8_000, rate_hz: int = 16_000) -> bytes:
+    """The same as 32-bit floats."""
+    return (np.frombuffer(wave(ms, amplitude, rate_hz), "<i2") / 32_768).astype("<f4").tobytes()
 
 
 def b64(data: bytes) -> str:
