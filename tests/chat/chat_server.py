@@ -132,19 +132,22 @@ def openai_answer(text: str = "Hello there.", ms: int = 400) -> list[Step]:
 class ChatServer:
     """Answers request number ``k`` with script ``k``, the last one again and again. ``url`` is the base of its API.
 
-    ``requests`` are the bodies it got, ``headers`` their headers. ``hung_up`` is set when a client closed an answer
-    before its end; ``sent`` counts body bytes that the network took.
+    ``requests`` are the bodies it got, ``headers`` their headers, ``clients`` where they came from. ``hung_up`` is set
+    when a client closed an answer before its end; ``sent`` counts body bytes that the network took. ``stop`` ends it.
     """
 
     scripts: deque[Sequence[Step]] = attrs.field(factory=deque)
     url: str = ""
     requests: list[Json] = attrs.field(factory=list)
     headers: list[dict[str, str]] = attrs.field(factory=list)
+    clients: list[tuple[str, int]] = attrs.field(factory=list)
     hung_up: trio.Event = attrs.field(factory=trio.Event)
     hung_up_s: float | None = None
     stalled: trio.Event = attrs.field(factory=trio.Event)
     finished: int = 0
     sent: int = 0
+    stop: trio.Event = attrs.field(factory=trio.Event)
+    stopped: trio.Event = attrs.field(factory=trio.Event)
     _arrived: trio.Event = attrs.field(factory=trio.Event)
 
     def plan(self, *scripts: Sequence[Step]) -> None:
@@ -172,6 +175,7 @@ class ChatServer:
             if not message.get("more_body"):
                 break
         self.headers.append({k.decode(): v.decode() for k, v in scope["headers"]})
+        self.clients.append(tuple(scope["client"]))
         self.requests.append(orjson.loads(body))
         self._arrived.set()
         script = self.scripts.popleft() if len(self.scripts) > 1 else self.scripts[0]
@@ -226,12 +230,16 @@ async def chat_server(*scripts: Sequence[Step], port: int = 0) -> AsyncIterator[
     config.bind = [f"127.0.0.1:{port}"]
     config.errorlog = logging.getLogger("tests.chat.server")
     config.graceful_timeout = 0.0
-    stop = trio.Event()
+    serving = partial(serve, server, config, shutdown_trigger=server.stop.wait)  # type: ignore[arg-type]
+
+    async def run(task_status: trio.TaskStatus[list[str]]) -> None:
+        await serving(task_status=task_status)
+        server.stopped.set()
+
     async with trio.open_nursery() as nursery:
-        binds = await nursery.start(partial(serve, server, config, shutdown_trigger=stop.wait))  # type: ignore[arg-type]
+        binds = await nursery.start(run)
         server.url = binds[0] + "/v1"
         yield server
-        stop.set()
         nursery.cancel_scope.cancel()
 
 

@@ -165,6 +165,29 @@ async def test_a_slow_backend_fails_in_bounded_time(script: Sequence[Step], word
         await recovers(chat, server)
 
 
+async def test_an_answer_may_take_longer_than_any_gap_in_it() -> None:
+    steps = [step for k in range(8) for step in (Sleep(0.15), omni_audio(pcm(k, 100)))]
+    patience = {"first_event_timeout_s": 0.6, "stall_timeout_s": 0.6}
+    async with chat_server([*steps, DONE]) as server, chatting(server, **patience) as chat:
+        chat.ask()
+        done = await chat.answer()
+        assert done["response"]["status"] == "completed"
+        assert len(chat.audio) == len(pcm(0, 800))
+
+
+async def test_a_backend_that_restarts_between_two_answers_is_not_noticed() -> None:
+    async with chat_server() as first:
+        port = int(first.url.rpartition(":")[2].removesuffix("/v1"))
+        async with chatting(first) as chat:
+            chat.ask()
+            await chat.answer()
+            first.stop.set()
+            with trio.fail_after(5):
+                await first.stopped.wait()
+            async with chat_server(port=port) as second:
+                await recovers(chat, second)
+
+
 async def test_the_listener_s_pace_is_no_stall() -> None:
     """An answer that is held back because it is too far ahead is not the backend's fault."""
     script = [*[omni_audio(pcm(k, 1000)) for k in range(3)], omni_text("", finish="stop"), DONE]

@@ -29,7 +29,7 @@ async def test_every_interruption_closes_the_stream_within_bounds(command: str) 
         with trio.fail_after(1):
             await server.hung_up.wait()
         assert server.hung_up_s is not None
-        assert server.hung_up_s - asked_s < 0.25
+        assert server.hung_up_s - asked_s < 0.5
         assert chat.of("error") == []
         check_log(chat.events)
 

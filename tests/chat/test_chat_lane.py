@@ -278,6 +278,7 @@ async def test_one_connection_serves_answers_that_follow_each_other() -> None:
             chat.ask()
             await chat.answer(number)
         assert server.finished == 3
+        assert len(set(server.clients)) == 1
         assert not server.hung_up.is_set()
         health = chat.plugin.health()
         assert (health.ready, health.detail["backend_answers"], health.detail["backend_failures_in_a_row"]) == (
