@@ -10,7 +10,9 @@ import attrs
 import pybase64
 import trio
 
+from duplex_protocol.dialect import Dialect
 from duplex_protocol.errors import RemoteProtocolError
+from duplex_protocol.native import NativeDialect
 from duplex_protocol.realtime import RealtimeDialect
 from tests.chat.chat_server import ChatServer, Json
 from tests.session.talk import Reader
@@ -97,9 +99,9 @@ async def chatting(
     async with trio.open_nursery() as nursery:
         await nursery.start(hub.run)
         await hub.ready.wait()
-        dialect = RealtimeDialect(view=view)  # type: ignore[arg-type]
+        dialect: Dialect = NativeDialect() if view == "native" else RealtimeDialect(view=view)  # type: ignore[arg-type]
         update = dialect.parse_open(config or {}, plugin.defaults)
-        session = await hub.open_session(dialect, update, strict=view == "duplex")
+        session = await hub.open_session(dialect, update, strict=view != "openai")
         reader = Reader(session.attach(0))
         nursery.start_soon(reader.run)
         yield Chat(hub, plugin, session, reader, nursery)

@@ -295,3 +295,16 @@ async def test_the_plain_view_works_without_a_word_about_chat() -> None:
             done = await chat.answer()
         assert done["response"]["status"] == "completed"
         assert chat.transcript == "Hi."
+
+
+async def test_the_native_dialect_has_text_and_sound_in_one_event() -> None:
+    async with chat_server(omni_answer("Hi there.", 200)) as server, chatting(server, view="native") as chat:
+        chat.send("push_text", text="Hello")
+        chat.send("input.commit")
+        with trio.fail_after(5):
+            done = await chat.reader.until("response.done")
+        assert done.get("status", "completed") == "completed"
+        deltas = chat.of("response.output_audio.delta")
+        assert "".join(d["text"] for d in deltas) == "Hi there."
+        assert deltas[-1]["audio_duration_ms"] == 200
+        assert server.requests[0]["messages"] == [{"role": "user", "content": "Hello"}]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import wave
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from duplex_protocol.profiles import profile
 from duplex_protocol.session_object import parse_open, parse_update
 from duplex_protocol.values import SessionConfig
 from trio_duplex.config import DeployError, load_deployment, structure
-from trio_duplex.models.chat import ChatOptions, ChatPlugin
+from trio_duplex.models.chat import BrainOptions, ChatOptions, ChatPlugin
 from trio_duplex.models.chat.body import OptionError, build_body
 from trio_duplex.models.chat.messages import FORGOTTEN_SOUND, HistoryBounds, KnownCall, build_messages
 from trio_duplex.models.plugin import HistoryEntry, traits_of
@@ -293,6 +295,26 @@ def test_a_wrong_deploy_file_names_the_key(options: dict[str, Any], words: str) 
         structure(options, ChatOptions, where="options of the chat model")
     assert words in str(error.value)
     assert "secret" not in str(error.value)
+
+
+@attrs.frozen
+class Host:
+    """Another model's options that may hold a brain."""
+
+    brain: BrainOptions | None = None
+
+
+def test_a_brain_is_deployed_inside_another_model_s_options() -> None:
+    host: Host = structure({"brain": {"url": "http://h/v1", "model": "small"}}, Host, where="options")
+    assert host.brain == BrainOptions(url="http://h/v1", model="small")
+    assert structure({}, Host, where="options").brain is None
+    with pytest.raises(DeployError, match=r"unknown key 'brain\.temprature'"):
+        structure({"brain": {"url": "http://h/v1", "model": "small", "temprature": 1}}, Host, where="options")
+
+
+def test_options_alone_do_not_load_the_http_library() -> None:
+    code = "import sys; sys.modules['httpx'] = None; from trio_duplex.models.chat import BrainOptions, ChatOptions"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,27 @@ as they come.
 cancellation is over, and the backend stops.
 """
 
-from trio_duplex.models.chat.options import ChatOptions
-from trio_duplex.models.chat.plugin import ChatPlugin
+from __future__ import annotations
 
-__all__ = ["ChatOptions", "ChatPlugin"]
+from typing import TYPE_CHECKING
+
+from trio_duplex.models.chat.options import BrainOptions, ChatOptions
+
+if TYPE_CHECKING:
+    from trio_duplex.models.chat.brain import EndpointBrain
+    from trio_duplex.models.chat.plugin import ChatPlugin
+
+__all__ = ["BrainOptions", "ChatOptions", "ChatPlugin", "EndpointBrain"]
+
+
+def __getattr__(name: str) -> object:
+    """What needs the HTTP library is imported when it is used: options alone stay light."""
+    if name == "ChatPlugin":
+        from trio_duplex.models.chat.plugin import ChatPlugin
+
+        return ChatPlugin
+    if name == "EndpointBrain":
+        from trio_duplex.models.chat.brain import EndpointBrain
+
+        return EndpointBrain
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
