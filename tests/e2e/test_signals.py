@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,61 +12,12 @@ import trio
 from wsproto.events import CloseConnection, TextMessage
 from wsproto.utilities import LocalProtocolError
 
-from tests.cli.command import command
+from tests.e2e.served import START_S, Server
 from tests.e2e.test_slow_reader import path_of, send, speak
 from tests.server.server_kit import RawClient, raw_client
-from trio_duplex.server.listener import BoundAddress
 from trio_duplex.showcase.recordings import FIRST, bundled
 
 pytestmark = pytest.mark.speech
-
-START_S = 60
-STOP_S = 12
-"""Five seconds of grace for the apps, two to unwind, two for the model's threads, and some for the machine."""
-
-
-class Server:
-    """``trio-duplex serve`` in a process; what it prints is read as it comes."""
-
-    def __init__(self, process: trio.Process) -> None:
-        self.process = process
-        self.printed = ""
-
-    async def ready(self) -> BoundAddress:
-        """Wait for the ready line; it is the only one on standard output."""
-        assert self.process.stdout is not None
-        with trio.fail_after(START_S):
-            while not self.printed.endswith("\n"):
-                chunk = await self.process.stdout.receive_some(4096)
-                assert chunk, "the server ended before it was ready"
-                self.printed += chunk.decode()
-        url = self.printed.partition(": ")[2].split()[0].removesuffix("/v1/realtime")
-        host, _, port = url.removeprefix("ws://").partition(":")
-        return BoundAddress(host, int(port), f"http://{host}:{port}")
-
-    async def stops(self, number: signal.Signals) -> float:
-        """Send the signal; the seconds until the process has ended with status 0."""
-        began = trio.current_time()
-        self.process.send_signal(number)
-        with trio.fail_after(STOP_S):
-            assert await self.process.wait() == 0
-        return trio.current_time() - began
-
-
-@pytest.fixture
-async def server(nursery: trio.Nursery) -> Any:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    run = partial(
-        trio.run_process,
-        command("serve", "--port", "0", "--log-level", "warning"),
-        stdout=subprocess.PIPE,
-        check=False,
-        env=environment,
-    )
-    process = await nursery.start(run)
-    yield Server(process)
-    if process.poll() is None:
-        process.kill()
 
 
 async def open_session(client: RawClient) -> None:
@@ -77,7 +25,7 @@ async def open_session(client: RawClient) -> None:
     await send(client, {"type": "session.update", "session": session})
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 async def test_a_signal_ends_it_with_a_talking_and_a_never_reading_client(
     server: Server, number: signal.Signals
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -30,7 +29,7 @@ class Missing(Exception):
 
 @attrs.frozen
 class Entry:
-    """One event: who sent it, and when it was handed to or taken from the socket (``time.monotonic()`` seconds).
+    """One event: who sent it, and when it was handed to or taken from the socket (``trio.current_time()`` seconds).
 
     Side ``local`` is what happened beside the wire: somebody began to speak, the loudspeaker stopped.
     """
@@ -59,7 +58,7 @@ class EventLog:
 
     def add(self, side: Side, event: Json, *, at_s: float | None = None) -> Entry:
         """Append one event; its time is now unless given."""
-        entry = Entry(time.monotonic() if at_s is None else at_s, side, event)
+        entry = Entry(trio.current_time() if at_s is None else at_s, side, event)
         self.entries.append(entry)
         for listener in self.listeners:
             listener(entry)

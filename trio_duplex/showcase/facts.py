@@ -44,7 +44,7 @@ class Delta:
 
 @attrs.define(eq=False)
 class Answer:
-    """One response, from its ``response.created`` on. Times are ``time.monotonic()`` seconds."""
+    """One response, from its ``response.created`` on. Times are ``trio.current_time()`` seconds."""
 
     response_id: str
     created_s: float
@@ -198,7 +198,7 @@ def epochs(log: EventLog) -> list[Epoch]:
         if number is not None and (not starts or number > starts[-1][0]):
             starts.append((number, entry.at_s))
     ends = [start_s for _, start_s in starts[1:]] + [last_s]
-    return [Epoch(number, start_s, end_s) for (number, start_s), end_s in zip(starts, ends, strict=True)]
+    return [Epoch(number, start_s, end_s) for (number, start_s), end_s in zip(starts, ends, strict=False)]
 
 
 def decisions(log: EventLog) -> list[tuple[float, Decision]]:
@@ -213,7 +213,7 @@ def decisions(log: EventLog) -> list[tuple[float, Decision]]:
 
 
 def speech_spans(log: EventLog) -> list[tuple[float, float]]:
-    """When the user's recordings held speech: (start, end) in ``time.monotonic()`` seconds."""
+    """When the user's recordings held speech: (start, end) in ``trio.current_time()`` seconds."""
     return [
         (
             e.event["started_s"] + e.event["speech_start_ms"] / 1000,

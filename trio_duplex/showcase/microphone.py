@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import Final
 
@@ -25,7 +24,7 @@ NOISE_LOOP_S: Final = 7
 
 @attrs.define(eq=False)
 class Utterance:
-    """A recording on its way through the microphone. Times are ``time.monotonic()`` seconds, known once ``begun``."""
+    """A recording on its way through the microphone. Times, in ``trio.current_time()`` seconds, hold once ``begun``."""
 
     recording: Recording
     started_s: float = 0.0
@@ -71,7 +70,7 @@ class Microphone:
         size = self.rate_hz * self.chunk_ms // 1000
         noise = _room_noise(self.rate_hz)
         begun = trio.current_time()
-        self.started_s = time.monotonic()
+        self.started_s = trio.current_time()
         spoken: Utterance | None = None
         offset = 0
         place = 0

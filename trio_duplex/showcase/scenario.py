@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
 import attrs
+import trio
 
 from trio_duplex.client import AudioFormat, SessionConfig
 from trio_duplex.showcase.conversation import Conversation
@@ -82,7 +82,7 @@ async def story(talk: Conversation, plot: Story, tell: Tell) -> Told:
     tell(f"you    interrupt: {plot.second.name}, {plot.second.duration_ms / 1000:.1f} s")
     ended = await talk.done(first_id, within_s=PATIENCE_S)
     status = ended.event["response"]["status"]
-    heard_ms = speaker.played[first_id].played_ms(time.monotonic())
+    heard_ms = speaker.played[first_id].played_ms(trio.current_time())
     tell(f"model  stops ({status}) after {heard_ms / 1000:.1f} s that were heard")
     answer = await talk.first_audio(
         within_s=PATIENCE_S + plot.second.duration_ms / 1000, after=max(mark, log.entries.index(ended))

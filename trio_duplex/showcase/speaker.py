@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,7 +19,7 @@ BYTES_PER_SAMPLE: Final = 2
 
 @attrs.frozen
 class Stretch:
-    """Audio that sounds without a pause: from ``start_s`` (``time.monotonic()``), for ``duration_s``."""
+    """Audio that sounds without a pause: from ``start_s`` (``trio.current_time()``), for ``duration_s``."""
 
     start_s: float
     duration_s: float
@@ -162,7 +161,7 @@ class Speaker:
         """One ack per response that got further; whether anything still sounds."""
         sounding = False
         for played in list(self.played.values()):
-            now_s = time.monotonic()
+            now_s = trio.current_time()
             over = played.stopped_s is not None or now_s >= played.end_s
             played_ms = int(played.played_ms(now_s) + 1e-6)  # whole milliseconds, as the wire counts them
             if played_ms > played.acked_ms:
@@ -181,7 +180,7 @@ class Speaker:
         """
         played = self.played[response_id]
         while True:
-            now_s = time.monotonic()
+            now_s = trio.current_time()
             missing_ms = ms - played.played_ms(now_s)
             if missing_ms <= 0:
                 return True

@@ -69,6 +69,10 @@ def draw_timeline(log: EventLog, path: Path) -> None:
     figure.savefig(path)
 
 
+def _end_s(log: EventLog) -> float:
+    return max(log.entries[-1].at_s, log.entries[0].at_s + 0.1) if log.entries else 1.0
+
+
 def _y(lane: str) -> float:
     return float(len(LANES) - 1 - LANES.index(lane))
 
@@ -190,7 +194,7 @@ def _marks(log: EventLog) -> Iterator[tuple[float, str, str]]:
 def _draw_marks(lanes: Axes, ledger: Axes, log: EventLog, start_s: float) -> None:
     """Vertical lines with a word above; words that would collide go one row up."""
     rows: list[float] = []
-    end_s = log.entries[-1].at_s - start_s
+    end_s = _end_s(log) - start_s
     for at_s, label, colour in _marks(log):
         x = at_s - start_s
         for axes in (lanes, ledger):
@@ -231,7 +235,7 @@ def _bar(axes: Axes, left: float, right: float, colour: str) -> None:
 
 def _draw_words(lanes: Axes, log: EventLog, spoken: Sequence[Answer], start_s: float) -> None:
     """The beginning of what was said under each voice, as far as there is room before the next."""
-    end_s = log.entries[-1].at_s
+    end_s = _end_s(log)
     asked = [begin_s for begin_s, _ in speech_spans(log)]
     _row_of_words(
         lanes, "user speech", list(zip(asked, [t.transcript for t in user_turns(log)], strict=False)), start_s, end_s
@@ -242,14 +246,14 @@ def _draw_words(lanes: Axes, log: EventLog, spoken: Sequence[Answer], start_s: f
 
 def _row_of_words(axes: Axes, lane: str, words: Sequence[tuple[float, str]], start_s: float, end_s: float) -> None:
     ends = [at_s for at_s, _ in words[1:]] + [end_s]
-    for (at_s, text), until_s in zip(words, ends, strict=True):
+    for (at_s, text), until_s in zip(words, ends, strict=False):
         room = min(WORDS_SHOWN, int((until_s - at_s) / (end_s - start_s) * CHARS_ACROSS))
         shown = text if len(text) <= room else text[: max(0, text.rfind(" ", 0, room))] + " …"
         axes.text(at_s - start_s, _y(lane) - 0.48, f"“{shown}”", va="center", color=INK, fontsize=9, style="italic")
 
 
 def _dress(lanes: Axes, ledger: Axes, log: EventLog, start_s: float) -> None:
-    end_s = (log.entries[-1].at_s - start_s) if log.entries else 1.0
+    end_s = _end_s(log) - start_s
     lanes.set_xlim(0, end_s)
     lanes.set_ylim(-0.5, len(LANES) - 0.5)
     lanes.set_yticks([_y(lane) for lane in LANES], LANES, fontsize=11)
