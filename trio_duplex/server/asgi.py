@@ -10,17 +10,15 @@ import os
 from pathlib import Path
 
 from trio_duplex.config import Deployment, load_deployment
-from trio_duplex.hub import Hub
-from trio_duplex.models.registry import build_plugin
 from trio_duplex.server.app import DuplexApp
-from trio_duplex.server.serve import build_app
+from trio_duplex.server.serve import build_app, build_hub
 
 
 def make_app() -> DuplexApp:
     """An app for the deployment that the environment names. Raises :class:`trio_duplex.config.DeployError`."""
     path = os.environ.get("TRIO_DUPLEX_DEPLOY")
     deployment = load_deployment(Path(path)) if path else Deployment(model="demo")
-    return build_app(Hub(build_plugin(deployment), deployment.duplex_session))
+    return build_app(build_hub(deployment))
 
 
 app = make_app()

@@ -12,6 +12,7 @@ from trio_duplex.config import Deployment, load_deployment
 from trio_duplex.hub import Hub
 from trio_duplex.models.plugin import ModelPlugin
 from trio_duplex.models.registry import build_plugin
+from trio_duplex.models.vad_service import VadService
 from trio_duplex.server.app import DuplexApp
 from trio_duplex.server.connection import Connection
 from trio_duplex.server.handshake import Handshake, NativeHandshake, RealtimeHandshake
@@ -26,6 +27,12 @@ def endpoint(hub: Hub, handshake: Callable[[SocketLike, Hub], Handshake]) -> Cal
         await Connection(socket, hub, handshake).run()
 
     return serve_socket
+
+
+def build_hub(deployment: Deployment, plugin: ModelPlugin | None = None) -> Hub:
+    """The hub of a deployment; nothing is loaded before it runs. Raises :class:`trio_duplex.config.DeployError`."""
+    settings = deployment.duplex_session
+    return Hub(plugin or build_plugin(deployment), settings, scorer=VadService(settings.max_sessions))
 
 
 def build_app(hub: Hub) -> DuplexApp:
@@ -71,7 +78,7 @@ async def serve(
     the same ends at once, without good-byes.
     """
     deployment = deploy if isinstance(deploy, Deployment) else load_deployment(Path(deploy))
-    hub = Hub(plugin or build_plugin(deployment), deployment.duplex_session)
+    hub = build_hub(deployment, plugin)
     shutdown = trio.Event() if shutdown is None else shutdown
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_hub_on, shutdown, hub)
