@@ -151,12 +151,10 @@ async def test_C6_a_short_overlap_under_barge_in_on_speech(autojump_clock: trio.
     async with talking(LONG_HELD, config={"overlap_policy": "barge_in_on_speech"}, view="native") as talk:
         talk.send(append(loud(1000)))
         talk.send("input.commit")
-        while len([e for e in talk.events if e["type"] == "response.output_audio.delta"]) < 3:
-            await trio.sleep(0.1)
+        await talk.reader.until("response.output_audio.delta", 3)
         talk.send(append(loud(300)))
         await talk.reader.until("overlap.decision")
-        while not [e for e in talk.events if e["type"] in ("audio.cancelled", "response.done")]:
-            await trio.sleep(0.1)
+        await talk.reader.until("audio.cancelled")
         decision = talk.reader.of("overlap.decision")[0]
         assert decision["action"] == "barge_in"
         assert decision["reason"] == "policy_barge_in_on_speech"
