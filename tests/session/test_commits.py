@@ -1,3 +1,4 @@
+# ruff: noqa: N802 - tests of a case carry its id
 """The manual lane: what a commit does with auto_response off (contract 10.1), and what commands take away (12.2)."""
 
 from __future__ import annotations
