@@ -193,15 +193,18 @@ async def open_rig(
     faults: Sequence[Faults] = (),
     seed: int = 0,
     check: bool = True,
+    plugin: ScriptedPlugin | None = None,
 ) -> AsyncIterator[Rig]:
     """Open a hub with a scripted model and a network in memory; on leaving, stop it and count.
+
+    ``plugin`` replaces the scripted model by one derived from it.
 
     ``seed`` makes ids, tokens and the clients' patience reproducible (for the order of tasks see
     :func:`trio_duplex.testing.schedule.seeded_schedule`). Raises :class:`BrokenPromises` on leaving, unless ``check``
     is false or the body raised something itself. Cancellation: everything is stopped and counted all the same, in a
     shielded scope bounded by the hub's own limits.
     """
-    plugin = ScriptedPlugin(options or ScriptedOptions())
+    plugin = plugin or ScriptedPlugin(options or ScriptedOptions())
     hub = RiggedHub(plugin, settings or SessionSettings(), id_seed=seed)
     problems: list[Violation] = []
 
