@@ -201,8 +201,9 @@ def commit_history(session: Session, response: Response) -> bool:
         text = response.heard_text(ledger.committed_ms) if inside else response.transcript
     else:
         text = response.heard_text(ledger.committed_ms)
-    if record.cut_ms is not None and "audio" in response.modalities:
-        cut = response.heard_text(record.cut_ms)
+    cut_ms = record.cut_ms if session.capabilities.supports_audio_truncate else None
+    if cut_ms is not None and "audio" in response.modalities:
+        cut = response.heard_text(cut_ms)
         text = cut if len(cut) < len(text) else text
     record.history_text = text.strip() or None
     return record.history_text is not None
