@@ -187,23 +187,23 @@ async def slow_reader(rig: Rig) -> None:
 async def stale_token(rig: Rig) -> None:
     """After a resume the token used before resumes nothing more, while a second loss can be resumed."""
     async with rig.client() as client:
-        first = {
-            "type": "session.resume",
-            "session_id": client.session_id,
-            "incarnation": client.incarnation,
-            "resume_token": client.resume_token,
-            "last_received_server_event_seq": 1,
-        }
         for _ in range(2):
+            used = {
+                "type": "session.resume",
+                "session_id": client.session_id,
+                "incarnation": client.incarnation,
+                "resume_token": client.resume_token,
+                "last_received_server_event_seq": 1,
+            }
             rig.drop()
             await client.wait_for("session.resumed", timeout_s=30)
             await client.send({"type": "session.heartbeat"})
             await client.wait_for("session.heartbeat_ack", timeout_s=30)
-        thief = await rig.connect(duplex="1", autostart="0")
-        await thief.send(first)
-        answer = await thief.receive()
-        if answer["type"] == "session.resumed":
-            raise AssertionError("a used resume token resumed the session again")
+            thief = await rig.connect(duplex="1", autostart="0")
+            await thief.send(used)
+            answer = await thief.receive()
+            if answer["type"] == "session.resumed":
+                raise AssertionError("a used resume token resumed the session again")
 
 
 async def by_detector(rig: Rig) -> None:
