@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trio_duplex.config import Deployment, load_deployment
 from trio_duplex.server.app import DuplexApp
+from trio_duplex.server.auth import Gate, with_keys_from_environment
 from trio_duplex.server.serve import build_app, build_hub
 
 
@@ -18,7 +19,9 @@ def make_app() -> DuplexApp:
     """An app for the deployment that the environment names. Raises :class:`trio_duplex.config.DeployError`."""
     path = os.environ.get("TRIO_DUPLEX_DEPLOY")
     deployment = load_deployment(Path(path)) if path else Deployment(model="demo")
-    return build_app(build_hub(deployment))
+    # Where the server listens is not known here: without keys only peers on this machine are let in.
+    gate = Gate.build(with_keys_from_environment(deployment.auth))
+    return build_app(build_hub(deployment), gate)
 
 
 app = make_app()
