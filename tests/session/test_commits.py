@@ -489,3 +489,26 @@ async def test_listen_decision_in_a_precreated_response_names_it(autojump_clock:
         assert listen["response"]["metadata"]["model_listen"] is False
         assert done["response"]["metadata"]["committed"] is False
         check_log(talk.events)
+
+
+@pytest.mark.parametrize("hint", [{"force_barge_in": True}, {"overlap_action": "interrupt"}])
+@pytest.mark.parametrize("auto", [True, False])
+async def test_U5_a_barge_in_hint_on_a_model_without_it(
+    hint: Json, auto: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """One typed error; the hint is put aside, the append itself goes on, the answer too (11, 30)."""
+    options = held(lambda _: LONG[:20], barge_in=False)
+    async with talking(options, config=AUTO if auto else MANUAL) as talk:
+        await speaking(talk)
+        before = talk.model.submitted_ms
+        talk.send(append(loud(900), event_id="evt_h", **hint))
+        error = await talk.error()
+        assert (error["code"], error["event_id"]) == ("barge_in_unsupported", "evt_h")
+        await talk.settled()
+        assert talk.session.epoch.number == 0
+        assert not talk.reader.of("response.done")
+        if auto:
+            assert talk.model.submitted_ms == before + 900
+        else:
+            assert [d["reason"] for d in talk.reader.of("overlap.decision")] == ["barge_in_unsupported"]
+            assert talk.session.input.held_samples == 16 * 900

@@ -30,8 +30,15 @@ def generation_ended(session: Session, generation: Generation, *, told: bool = F
     """
     if session.generation is not generation or not session.epoch.open:
         return
-    generation.end()
     response = generation.response
+    if response is not None and response.is_mute and not session.traits.turn_based:
+        generation_failed(
+            session,
+            generation,
+            GenerationFailed("runtime_data_plane_text_without_audio", "the model gave text but no sound"),
+        )
+        return
+    generation.end()
     session.model_turn += 1
     if (response is None or not response.deltas) and not told:
         auto = session.config.auto_response
