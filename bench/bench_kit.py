@@ -9,6 +9,7 @@ import platform
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import metadata
@@ -49,6 +50,35 @@ class ServerProcess:
         """CPU time that the process has used, all threads (Linux)."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@attrs.frozen
+class Strangers:
+    """How busy the rest of the machine is: what neither this process nor the server has used (Linux).
+
+    Somebody else's work on the same cores makes every number worse, so each result says how much there was.
+    """
+
+    server: ServerProcess
+    since_s: float
+    others_s: float
+
+    @classmethod
+    def watch(cls, server: ServerProcess) -> Strangers:
+        """Begin to count."""
+        return cls(server, time.monotonic(), cls._others_s(server))
+
+    def cores(self) -> float:
+        """Cores that others have kept busy since then, on average."""
+        others_s = self._others_s(self.server) - self.others_s
+        return round(max(0.0, others_s) / (time.monotonic() - self.since_s), 2)
+
+    @staticmethod
+    def _others_s(server: ServerProcess) -> float:
+        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        user, nice, system, _idle, _iowait, irq, softirq, steal = fields
+        busy_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+        return busy_s - server.cpu_s() - time.process_time()
 
 
 async def with_server_process(work: Callable[[ServerProcess], Awaitable[T]], *arguments: str) -> T:

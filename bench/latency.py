@@ -20,6 +20,7 @@ from bench_kit import (
     ROOT,
     Json,
     ServerProcess,
+    Strangers,
     machine,
     print_machine,
     print_table,
@@ -61,6 +62,8 @@ class Samples:
     cancel: list[float] = attrs.field(factory=list)
     microphone_late: list[float] = attrs.field(factory=list)
     failures: list[str] = attrs.field(factory=list)
+    others_cores: float = 0.0
+    """Cores that other processes kept busy meanwhile."""
 
 
 def recordings() -> list[Recording]:
@@ -152,11 +155,13 @@ async def cancels(talk: Conversation, count: int, samples: Samples) -> None:
 
 async def measure(server: ServerProcess, arguments: argparse.Namespace, samples: Samples) -> None:
     """Everything, one session per setting."""
+    strangers = Strangers.watch(server)
     for silence_ms in SILENCES_MS:
         story = partial(cycles, count=arguments.cycles, silence_ms=silence_ms, samples=samples)
         await converse(server.ws_url, EventLog(), story, model="demo", config=config(silence_ms))
     story = partial(cancels, count=arguments.cancels, samples=samples)
     await converse(server.ws_url, EventLog(), story, model="demo", config=config(500))
+    samples.others_cores = strangers.cores()
 
 
 def rows(samples: Samples) -> dict[str, list[float]]:
@@ -217,10 +222,12 @@ def main() -> None:
         )
     print_table(console, "Latency in ms", ("measure", "n", "median", "p90", "p99", "max", "target", "met"), table)
     late = spread(samples.microphone_late)
-    console.print(f"the microphone itself was late by: {late}", highlight=False)
+    console.print(f"the microphone itself was late by: {late}")
+    console.print(f"other processes kept {samples.others_cores} cores busy meanwhile")
     for failure in samples.failures:
         console.print(f"[red]{failure}[/red]")
     path = result_path("latency", facts)
+    facts["others_cores"] = samples.others_cores
     data = {"machine": facts, "results": results, "microphone_late_ms": late, "failures": samples.failures}
     for file in (write_json(path, data), draw(path, measures)):
         console.print(f"wrote {file.relative_to(ROOT)}", highlight=False)

@@ -25,6 +25,7 @@ from bench_kit import (
     ROOT,
     Json,
     ServerProcess,
+    Strangers,
     machine,
     print_machine,
     print_table,
@@ -61,6 +62,8 @@ class Run:
     thread_late: list[Json] = attrs.field(factory=list)
     cpu_s: float = 0.0
     measured_s: float = 0.0
+    others_cores: float = 0.0
+    """Cores that other processes kept busy meanwhile."""
     units_due: int = 0
     speech_starts: int = 0
     errors: int = 0
@@ -189,11 +192,12 @@ async def measure_one(server: ServerProcess, chunks: list[str], sessions: int, s
             for number in range(sessions):
                 nursery.start_soon(one, number)
             await trio.sleep(SETTLE_S)
-            cpu_s, began_s = server.cpu_s(), trio.current_time()
+            cpu_s, began_s, strangers = server.cpu_s(), trio.current_time(), Strangers.watch(server)
             run.counting = True
             await trio.sleep(seconds)
             run.counting = False
             run.cpu_s, run.measured_s = server.cpu_s() - cpu_s, trio.current_time() - began_s
+            run.others_cores = strangers.cores()
             over.set()
         outer.cancel_scope.cancel()
     return run
@@ -218,20 +222,27 @@ def as_row(run: Run) -> list[object]:
         f"{100 * run.cpu_s / run.measured_s:.0f} %",
         sends.get("p99"),
         sends.get("max"),
+        run.others_cores,
     ]
 
 
 COLUMNS: Final = (
     "sessions",
     "refused",
-    "unit late p50",
+    "unit p50",
     "p99",
     "max",
-    "frame late p99 (server; < 0 is early)",
-    "server CPU ms per session-second",
-    "of one core",
-    "sender late p99",
+    "frame p99",
+    "CPU ms",
+    "core",
+    "sender p99",
     "max",
+    "others",
+)
+LEGEND: Final = (
+    "unit: how late its decision is at the client; frame p99: the worst reading of the server's own lateness against "
+    "its deadline (negative: early); CPU ms: of the server per session and second; core: the server's share of one "
+    "core; sender: how late the load generator itself was; others: cores that other processes kept busy meanwhile."
 )
 
 
@@ -249,6 +260,7 @@ def as_json(run: Run) -> Json:
         "server_thread": run.thread_late,
         "server_cpu_s": round(run.cpu_s, 3),
         "server_cpu_s_per_session_second": round(run.cpu_s / (run.measured_s * run.sessions), 5),
+        "others_cores": run.others_cores,
         "send_late_ms": spread(run.send_late),
         "speech_starts": run.speech_starts,
         "errors": run.errors,
@@ -298,6 +310,7 @@ def main() -> None:
     runs = trio.run(with_server_process, measure)
     print_machine(console, facts)
     print_table(console, "Listening sessions, times in ms", COLUMNS, [as_row(run) for run in runs])
+    console.print(LEGEND)
     for run in runs:
         lost = run.units_due - len(run.unit_late)
         if run.refused or run.errors or run.speech_starts or lost > run.sessions * 2:
