@@ -9,13 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from duplex_protocol.realtime import RealtimeDialect
+from tests.models.demo_client import open_client
 from tests.models.models_kit import Talk, VirtualEngine, level, open_talk
-from tests.session.talk import Reader, check_log
-from trio_duplex.hub import Hub
+from tests.session.talk import check_log
 from trio_duplex.models.demo import DemoPlugin
 from trio_duplex.models.plugin import GenerationFailed, HistoryEntry, Speech, ToolCalled, TurnEnded
-from trio_duplex.session.settings import SessionSettings
 
 WEATHER = {
     "type": "function",
@@ -100,42 +98,13 @@ async def test_a_flood_of_calls_fails_the_answer(nursery: trio.Nursery, autojump
     nursery.cancel_scope.cancel()
 
 
-class Client:
-    """A client of a hub, behind a dialect."""
-
-    def __init__(self, nursery: trio.Nursery, view: str) -> None:
-        self.nursery = nursery
-        self.view = view
-
-    async def open(self, config: dict[str, Any]) -> None:
-        plugin = DemoPlugin(engine=VirtualEngine(words={0.9: ASKED}))
-        hub = Hub(plugin, SessionSettings(), id_seed=7)
-        await self.nursery.start(hub.run)
-        await hub.ready.wait()
-        dialect = RealtimeDialect(view=self.view)  # type: ignore[arg-type]
-        self.session = await hub.open_session(
-            dialect, dialect.parse_open(config, plugin.defaults), strict=self.view != "openai"
-        )
-        self.reader = Reader(self.session.attach(0))
-        self.nursery.start_soon(self.reader.run)
-
-    def send(self, kind: str, **fields: Any) -> None:
-        for command in self.session.dialect.decode({"type": kind, **fields}):
-            self.session.post(command)
-
-    def say(self, text: str) -> None:
-        content = [{"type": "input_text", "text": text}]
-        self.send("conversation.item.create", item={"type": "message", "role": "user", "content": content})
-        self.send("response.create")
-
-
 @pytest.mark.parametrize("view", ["duplex", "openai"])
 async def test_a_client_hears_the_result(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, view: str
 ) -> None:
-    client = Client(nursery, view)
-    await client.open({"tools": [WEATHER], "tool_choice": "auto"})
-    client.say("What is the weather in Oslo?")
+    plugin = DemoPlugin(engine=VirtualEngine())
+    client = await open_client(nursery, plugin, {"tools": [WEATHER], "tool_choice": "auto"}, view=view)
+    client.ask("What is the weather in Oslo?")
     called = await client.reader.until("response.function_call_arguments.done")
     assert json.loads(called["arguments"]) == {"city": "Oslo"}
     await client.reader.until("response.done", 2)
