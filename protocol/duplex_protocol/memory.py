@@ -11,12 +11,13 @@ from duplex_protocol.values import SessionSnapshot
 
 @attrs.define
 class Bracket:
-    """What a response has opened on the wire so far."""
+    """What a response has opened on the wire so far. ``beside``: it is no part of the conversation."""
 
     phase: ResponsePhase
     audio_part: bool = False
     text_part: bool = False
     speak_sent: bool = False
+    beside: bool = False
 
 
 @attrs.define

@@ -137,6 +137,11 @@ def text_part_missing(m: Memory, ev: e.TextDelta) -> bool:
     return not m.open[ev.response_id].text_part
 
 
+def in_conversation(m: Memory, ev: e.ResponseCreated | e.ResponseDone) -> bool:
+    """The response is part of the conversation (not ``conversation: none``)."""
+    return not m.open[ev.response_id].beside
+
+
 def was_heard(_: Memory, ev: e.ResponseDone) -> bool:
     """The response had audio or a transcript."""
     return ev.had_audio or bool(ev.transcript)
@@ -181,7 +186,7 @@ TERMINAL: Final[tuple[Row, ...]] = (
     Row("response.output_text.done", r.text_done, text_part_open),
     Row("response.content_part.done", r.text_part_done, text_part_open),
     Row("response.output_item.done", r.output_item_done),
-    Row("conversation.item.done", r.answer_done),
+    Row("conversation.item.done", r.answer_done, in_conversation),
     Row("response.done", r.response_done),
     Row("rate_limits.updated", r.rate_limits),
 )
@@ -239,8 +244,8 @@ FANOUT: Final[dict[type[e.Event], tuple[Row, ...]]] = {
     e.ItemTruncated: (Row("conversation.item.truncated", s.item_truncated),),
     e.ResponseCreated: (
         Row("response.created", r.response_created),
-        Row("conversation.item.added", r.answer_added),
-        Row("conversation.item.created", r.answer_created),
+        Row("conversation.item.added", r.answer_added, in_conversation),
+        Row("conversation.item.created", r.answer_created, in_conversation),
         Row("response.output_item.added", r.output_item_added),
         Row("response.content_part.added", r.audio_part_added, answers_with_audio),
     ),
@@ -324,7 +329,8 @@ def moved(memory: Memory, event: Any, move: ResponseMove) -> bool:
         if move == "create":
             raise LocalProtocolError(f"response id {response_id!r} is used twice")
         return False
-    memory.open[response_id] = Bracket(next_response_phase(None, move))
+    beside = isinstance(event, e.ResponseCreated) and event.conversation == "none"
+    memory.open[response_id] = Bracket(next_response_phase(None, move), beside=beside)
     return True
 
 

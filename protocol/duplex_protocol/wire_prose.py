@@ -106,6 +106,7 @@ RULINGS: Final[tuple[tuple[str, str], ...]] = (
     ("a model that interrupts itself", "`overlap.decision` with reason `model_barge_in` before its effect"),
     ("`session.close` with `drain`", "`sent` or `played`: first says what is being said, within a bound"),
     ("audio in another form than the model's own", "`bad_event` in the duplex view, converted in the plain view"),
+    ("a response with `conversation: none`", "has no `conversation.item.*` events: its item is in no conversation"),
     ("`response.speak` in the chat lane", "not sent: a commit asked for the answer"),
     ("Nemotron VoiceChat in the plain view", "answers by itself when the client did not say"),
     ("an unknown voice for PersonaPlex", "refused in the duplex view; the plain view gets the default voice"),

@@ -138,16 +138,19 @@ def terminal_sequence(log: WireLog) -> Iterator[Finding]:
             yield found(f"{kind(following[0])} directly after the terminal of {answer.id}", answer.end, answer.end + 1)
         if answer.is_call:
             continue
-        step = len(ORDER) - 1
+        # An answer beside the conversation has no conversation.item events.
+        joined = any(member(e, "item", "id") == answer.item_id for _, e in log.of("conversation.item.added"))
+        order = [step for step in ORDER if joined or step != "conversation.item.done"]
+        step = len(order) - 1
         index = answer.end
         while step > 0:
             index -= 1
             name = kind(log.events[index]) if index > answer.begin else ""
-            earlier = [s for s in range(step) if ORDER[s] == name]
+            earlier = [s for s in range(step) if order[s] == name]
             if not earlier:
                 break
-            if step >= len(ORDER) - 2 and ORDER[step - 1] != name:
-                yield found(f"{name} where {ORDER[step - 1]} belongs, in the end of {answer.id}", index)
+            if step >= len(order) - 2 and order[step - 1] != name:
+                yield found(f"{name} where {order[step - 1]} belongs, in the end of {answer.id}", index)
                 break
             step = earlier[-1]
         early = [
