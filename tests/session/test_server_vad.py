@@ -284,6 +284,18 @@ async def test_commands_win_over_a_hanging_append(command: str, autojump_clock: 
         assert trio.current_time() - begun == pytest.approx(0.25, abs=0.02)
 
 
+async def test_the_end_does_not_wait_for_a_detector_that_loads(autojump_clock: trio.testing.MockClock) -> None:
+    scorer = ScriptedVad(load_s=50)
+    async with talking(options(STREAMS), config=AUTO, scorer=scorer) as talk:
+        talk.send("session.update", session=VAD)
+        await trio.sleep(1)
+        begun = trio.current_time()
+        talk.send("session.close")
+        await talk.reader.until("session.closed")
+        assert trio.current_time() - begun < 0.1
+        assert scorer.open_streams == 0
+
+
 async def test_rate_may_not_change_within_a_stream(autojump_clock: trio.testing.MockClock) -> None:
     async with talking(options(STREAMS), config={**AUTO, **VAD}, scorer=ScriptedVad()) as talk:
         talk.send(append(loud(320)))

@@ -108,6 +108,7 @@ class SessionBase:
         self.overlap_ms = 0.0
         self.audio_appended = False
         self.bound: trio.CancelScope | None = None
+        self.loading: trio.CancelScope | None = None
 
         self.generation: Generation | None = None
         self.unanswered: Work | None = None

@@ -292,6 +292,8 @@ class Session(SessionBase):
             return
         self._end_requested = True
         self._hurry()
+        if self.loading is not None:
+            self.loading.cancel()
         self.mailbox.drop_appends()
         self.mailbox.post(EndRequest(reason, expired, cancel_reason))
 

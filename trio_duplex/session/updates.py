@@ -6,14 +6,16 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import attrs
+import trio
 
 from duplex_protocol import commands as cmd
 from duplex_protocol import events as ev
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import SessionConfig
-from trio_duplex.models.plugin import SessionOverloaded, traits_of
+from trio_duplex.models.plugin import SessionOverloaded, Traits, traits_of
 from trio_duplex.session.journal import CursorAhead
 from trio_duplex.session.lanes import check_detection_lock, check_identity, check_input_lock, check_lane, open_detector
+from trio_duplex.session.server_vad import Detector
 
 if TYPE_CHECKING:
     from trio_duplex.session.core import Session
@@ -42,14 +44,7 @@ async def update_session(session: Session, command: cmd.UpdateSession) -> None:
     check_lane(config, capabilities, traits, strict=session.strict)
     detector, swapped = session.detector, False
     if config.turn_detection != session.config.turn_detection or traits != session.traits:
-        detector = await open_detector(
-            session.scorer,
-            config,
-            traits,
-            model_rate_hz=session.plugin.unit.input_rate_hz,
-            origin_ms=session.clock_ms,
-        )
-        swapped = True
+        detector, swapped = await new_detector(session, config, traits), True
     # Nothing can be refused any more and no checkpoint follows: the swap.
     session.touch(lease=True)
     adopt(session, config)
@@ -59,6 +54,27 @@ async def update_session(session: Session, command: cmd.UpdateSession) -> None:
         session.detector = detector
     session.wake_timers()
     session.emit(ev.SessionUpdated(session=session.snapshot()))
+
+
+async def new_detector(session: Session, config: SessionConfig, traits: Traits) -> Detector | None:
+    """The detector of an update; the first one of a server has to load, which the session's end does not wait for.
+
+    Raises ``server_vad_initialization_failed``. Cancellation: nothing is taken.
+    """
+    detector: Detector | None = None
+    scope = session.loading = trio.CancelScope()
+    with scope:
+        detector = await open_detector(
+            session.scorer,
+            config,
+            traits,
+            model_rate_hz=session.plugin.unit.input_rate_hz,
+            origin_ms=session.clock_ms,
+        )
+    session.loading = None
+    if scope.cancelled_caught:
+        raise RemoteProtocolError("session_closed", "the session is closing")
+    return detector
 
 
 def adopt(session: Session, config: SessionConfig) -> None:

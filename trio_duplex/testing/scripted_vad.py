@@ -16,11 +16,13 @@ from trio_duplex.session.server_vad import VadFailed, VadUnavailable
 class ScriptedVad:
     """A :class:`trio_duplex.session.server_vad.VadScorer`: frames louder than ``rms`` score 1, others 0.
 
-    ``delay_s`` is how long scoring takes, ``fails`` makes it fail, ``unavailable`` refuses new sessions.
+    ``delay_s`` is how long scoring takes, ``load_s`` how long opening does, ``fails`` makes scoring fail,
+    ``unavailable`` refuses new sessions.
     """
 
     rms: float = 0.01
     delay_s: float = 0.0
+    load_s: float = 0.0
     fails: bool = False
     unavailable: bool = False
     open_streams: int = 0
@@ -32,7 +34,7 @@ class ScriptedVad:
 
     async def open(self) -> ScriptedVadStream:
         """A stream. Raises ``VadUnavailable`` when told to. Cancellation: before it is taken."""
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.load_s)
         if self.unavailable:
             raise VadUnavailable("the script says so")
         self.open_streams += 1
