@@ -141,6 +141,7 @@ async def commands(rig: Rig) -> None:
         await client.send({"type": "conversation.item.create", "item": _text("by the way", "item_note")})
         await client.send({"type": "conversation.item.retrieve", "item_id": "item_note"})
         await _until(events, "conversation.item.retrieved")
+        await _until(events, "response.output_audio.delta")
         await client.send({"type": "output_audio_buffer.clear"})
         await _until(events, "response.done")
         await client.send({"type": "conversation.item.delete", "item_id": "item_note"})

@@ -58,9 +58,9 @@ def _connection_alive(rig: Rig, root: Task | None) -> bool:
 
 
 def _cancel_connection(rig: Rig, caller: trio.CancelScope, root: Task | None) -> bool:
-    for scope in reversed(rig.network.scopes):
-        if not scope.cancel_called:
-            scope.cancel()
+    for socket in reversed(rig.network.sockets):
+        if not socket.scope.cancel_called:
+            socket.scope.cancel()
             return True
     return False
 

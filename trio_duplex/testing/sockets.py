@@ -214,11 +214,12 @@ class MemoryServerSocket:
 class MemoryClientSocket:
     """The client's end, for tests that speak the wire themselves. ``received`` and ``sent`` keep everything.
 
-    ``number`` counts the connections of the network, from 0.
+    ``number`` counts the connections of the network, from 0. Cancelling ``scope`` kills the server's task.
     """
 
     number: int
     _wire: _Wire
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     received: list[Json] = attrs.field(factory=list)
     sent: list[Json] = attrs.field(factory=list)
     _changed: trio.Event = attrs.field(factory=trio.Event)
@@ -330,9 +331,9 @@ class MemoryNetwork:
     nursery: trio.Nursery
     faults: Sequence[Faults] = ()
     sockets: list[MemoryClientSocket] = attrs.field(factory=list)
-    scopes: list[trio.CancelScope] = attrs.field(factory=list)
     going_away: trio.Event = attrs.field(factory=trio.Event)
     serving: int = 0
+    opened: int = 0
     _left: trio.Event = attrs.field(factory=trio.Event)
 
     async def idle(self) -> None:
@@ -347,7 +348,7 @@ class MemoryNetwork:
         Raises :class:`ConnectionRefusedError` with the HTTP status and body when the server refuses. Cancellation: the
         connection is dropped.
         """
-        number = len(self.sockets)
+        number, self.opened = self.opened, self.opened + 1
         faults = self.faults[number] if number < len(self.faults) else NO_FAULTS
         to_server = _Pipe(drop_at=faults.drop_sent_at, buffer_bytes=faults.buffer_bytes)
         to_client = _Pipe(
@@ -360,7 +361,6 @@ class MemoryNetwork:
         wire = _Wire(to_server, to_client)
         client = MemoryClientSocket(number, wire)
         self.sockets.append(client)
-        self.scopes.append(trio.CancelScope())
         parts = urlsplit(url)
         server = MemoryServerSocket(
             path=parts.path or "/",
@@ -373,7 +373,7 @@ class MemoryNetwork:
         opened = False
         try:
             await trio.sleep(faults.connect_delay_s)
-            self.nursery.start_soon(self._serve, server, number, name=f"connection {number}")
+            self.nursery.start_soon(self._serve, server, client.scope, name=f"connection {number}")
             await server.accepted.wait()
             opened = server.refused is None
         finally:
@@ -385,18 +385,22 @@ class MemoryNetwork:
             client._twin = await self.connect(url)
         return client
 
+    def forget(self, kept: Sequence[MemoryClientSocket]) -> None:
+        """Keep the records of these connections only: for runs that make very many."""
+        self.sockets[:] = kept
+
     async def transport(self, url: str) -> WebSocketTransport:
         """A new connection for ``DuplexClient(connect=network.transport)``. Raises and cancels as :meth:`connect`."""
         return MemoryTransport(await self.connect(url))
 
-    async def _serve(self, server: MemoryServerSocket, number: int) -> None:
+    async def _serve(self, server: MemoryServerSocket, scope: trio.CancelScope) -> None:
         """One connection's task. What the endpoint raises ends the network's nursery: a test wants to know.
 
         Cancellation: the connection ends with 1006, as when the process dies.
         """
         self.serving += 1
         try:
-            with self.scopes[number]:
+            with scope:
                 await self.endpoint(server)
                 await server.close(1000)
         except* SocketGone:
