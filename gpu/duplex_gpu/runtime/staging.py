@@ -26,6 +26,7 @@ class Staging:
     """A host block (pinned where the device is CUDA) and its device twin, [rows, words] int32, with views per field.
 
     `host[name]` is a numpy array [rows, field words], `device[name]` a tensor of the same shape; both are views.
+    `words` int32 [rows, width] is the whole host block, fields in the order given.
     """
 
     def __init__(self, fields: Mapping[str, Field], rows: int, device: torch.device) -> None:
@@ -39,7 +40,7 @@ class Staging:
         self.host: dict[str, npt.NDArray[np.int32] | npt.NDArray[np.float32]] = {}
         self.device: dict[str, torch.Tensor] = {}
         at = 0
-        ints = self._host.numpy()
+        ints = self.words = self._host.numpy()
         for name, field in fields.items():
             stop = at + field.words
             self.host[name] = ints.view(np.float32)[:, at:stop] if field.real else ints[:, at:stop]

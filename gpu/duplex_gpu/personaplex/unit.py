@@ -1,0 +1,336 @@
+"""The PersonaPlex unit step as a model thread drives it: slots, prompts, and one batched 80 ms step for due rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from duplex_gpu.personaplex.config import (
+    FRAME_MS,
+    FRAME_SAMPLES,
+    SAMPLE_RATE_HZ,
+    TOKENS,
+    SamplingConfig,
+)
+from duplex_gpu.personaplex.engine import Engine
+from duplex_gpu.personaplex.prefill import embed, prefill
+from duplex_gpu.personaplex.prompts import Prompt, PromptError, Voice, VoiceShelf, build_prompt, wrap_persona
+from duplex_gpu.personaplex.text import SILENT_IDS, TextModelError, TextPieces, Transcript
+from duplex_gpu.runtime.graphs import GraphBuckets, buckets_up_to
+from duplex_gpu.runtime.kv_pages import KVExhaustedError, KVStatistics
+
+Pcm = npt.NDArray[np.float32]
+
+
+@attrs.frozen(eq=False)
+class UnitOutput:
+    """What one row's step gave.
+
+    `text_id` is the text token of this frame (0 and 3 carry no text) and `text` what it adds to the transcript; `pcm`
+    float32 [1920] at 24 kHz, None where there is no audio yet (the very first column of a session without prompts) or
+    the row failed; `energy` its RMS. `failure` is None, `"not_finite"` (the row's numbers broke: reset the slot) or
+    `"kv_exhausted"` (no memory for its next column: the row did not run). Failures concern their own row only.
+    """
+
+    text_id: int
+    text: str
+    pcm: Pcm | None
+    energy: float
+    failure: str | None = None
+
+    @property
+    def not_finite(self) -> bool:
+        return self.failure == "not_finite"
+
+
+@attrs.define(eq=False)
+class _Feeding:
+    """A prompt on its way into a slot: columns done so far."""
+
+    prompt: Prompt
+    embedded: torch.Tensor
+    done: int
+
+
+class PersonaPlexUnit:
+    """Implements the unit-step protocol of the model thread: `max_rows`, `warm_up`, `reset`, `run`.
+
+    Everything here belongs to one thread, the one that owns the device. A session goes: `reset(slot)`, optionally
+    `begin_prompt` and `feed_prompt` until that returns True, then `run` with one frame after the other. `run` may be
+    called for other slots between two `feed_prompt` calls: a prompt is fed in chunks so that nobody waits for it.
+    """
+
+    unit_ms = FRAME_MS
+    sample_rate_hz = SAMPLE_RATE_HZ
+    unit_samples = FRAME_SAMPLES
+
+    def __init__(
+        self,
+        engine: Engine,
+        pieces: TextPieces,
+        voices: VoiceShelf | None = None,
+        *,
+        sampling: SamplingConfig | None = None,
+        prefill_chunk: int = 64,
+        buckets: Sequence[int] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.max_rows = engine.options.max_rows
+        self.pieces = pieces
+        self.voices = voices
+        self._sampling = sampling or SamplingConfig()
+        self._chunk = prefill_chunk
+        self._steps = GraphBuckets(engine.launch, buckets or buckets_up_to(self.max_rows), engine.device)
+        self._column_steps = GraphBuckets(engine.launch_column, (1,), engine.device)
+        self._done = torch.cuda.Event(blocking=True) if engine.device.type == "cuda" else None
+        self._prefixes: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._feeding: dict[int, _Feeding] = {}
+        self._transcripts = [Transcript(pieces) for _ in range(self.max_rows)]
+        self._fresh = np.ones(self.max_rows + 1, np.bool_)
+        words = sum(field.words for field in engine.state_fields.values())
+        self._words = np.zeros((self.max_rows + 1, words), np.int32)
+        self._views: dict[str, npt.NDArray[np.int32] | npt.NDArray[np.float32]] = {}
+        at = 0
+        for name, field in engine.state_fields.items():
+            part = self._words[:, at : at + field.words]
+            self._views[name] = part.view(np.float32) if field.real else part
+            at += field.words
+        for slot in range(self.max_rows + 1):
+            self._restart(slot)
+
+    # -- the protocol of the model thread ------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Compile, capture every batch bucket, and leave all slots as new. Call once, from the thread that will run."""
+        host = self.engine.inputs.host
+        for name, view in self._views.items():
+            host[name][:] = view[self.engine.scratch_slot]
+        host["pcm"][:] = 0.0
+        with torch.inference_mode():
+            pool = self._steps.capture()
+            self._column_steps.capture(pool)
+        if self._done is not None:
+            torch.cuda.synchronize(self.engine.device)
+
+    def reset(self, slot: int, sampling: SamplingConfig | None = None, seed: int = 0) -> None:
+        """Start a session in a slot: everything of the last one is gone, its KV pages are free again.
+
+        `seed` (64 bits) fixes the session's draws whoever shares its batches.
+        """
+        self._check_slot(slot)
+        with torch.inference_mode():
+            self.engine.reset(slot)
+        self._restart(slot, sampling or self._sampling, seed)
+
+    def run(self, rows: Sequence[tuple[int, Pcm | None]]) -> list[UnitOutput]:
+        """One step for some slots: each with its frame of PCM, float32 [1920] in -1..1 at 24 kHz (None is silence).
+
+        Returns one output per row in the same order. Slots must differ and have no prompt half fed (`ValueError`).
+        """
+        slots = [slot for slot, _ in rows]
+        if len(set(slots)) != len(slots):
+            raise ValueError("a slot can take part in a step only once")
+        for slot in slots:
+            self._check_slot(slot)
+            if slot in self._feeding:
+                raise ValueError(f"slot {slot} is still being fed its prompt")
+        failed = self._grow(slots)
+        live = [row for row in rows if row[0] not in failed] if failed else rows
+        results = self._step(live) if live else []
+        if not failed:
+            return results
+        found = iter(results)
+        return [UnitOutput(0, "", None, 0.0, "kv_exhausted") if slot in failed else next(found) for slot in slots]
+
+    # -- prompts -------------------------------------------------------------------------------------------------
+
+    def prompt(self, voice: str | None, persona: str | None) -> Prompt:
+        """Lay out a prompt without touching any slot. Raises `PromptError` with a `code`."""
+        chosen: Voice | None = None
+        if voice is not None:
+            if self.voices is None:
+                raise PromptError("unknown_voice", f"unknown voice {voice!r}; no voices are loaded")
+            chosen = self.voices.voice(voice)
+        tokens: list[int] = []
+        if persona is not None and persona.strip():
+            try:
+                tokens = self.pieces.encode(wrap_persona(persona))
+            except TextModelError as error:
+                raise PromptError("no_text_model", str(error)) from error
+        return build_prompt(self.engine.config.lm, chosen, tokens)
+
+    def begin_prompt(self, slot: int, prompt: Prompt) -> None:
+        """Start feeding a prompt into a freshly reset slot; a voice fed before is copied in. Then call `feed_prompt`.
+
+        Raises `KVExhaustedError`, with the slot unchanged, when its columns do not fit into free memory.
+        """
+        self._check_slot(slot)
+        if self._views["column"][slot, 0] != 0 or slot in self._feeding:
+            raise ValueError(f"slot {slot} must be reset before it is given a prompt")
+        engine, kv = self.engine, self.engine.kv
+        self._ensure(slot, prompt.count)
+        with torch.inference_mode():
+            columns = torch.from_numpy(prompt.columns).to(engine.device)
+            embedded = embed(engine.weights, columns)
+            done = 0
+            if prompt.voice is not None:
+                embedded = torch.cat([prompt.voice.embeddings.to(engine.device), embedded])
+                pages = self._prefixes.get(prompt.voice.name)
+                if pages is not None:
+                    kv.restore(slot, prompt.cached, pages)
+                    done = prompt.cached
+        self._feeding[slot] = _Feeding(prompt, embedded, done)
+
+    def feed_prompt(self, slot: int) -> bool:
+        """Feed the next chunk of the prompt; True once it is all in and the slot may `run`."""
+        feeding = self._feeding[slot]
+        prompt, engine, done = feeding.prompt, self.engine, feeding.done
+        border = prompt.cached if done < prompt.cached else prompt.count - 1
+        stop = min(done + self._chunk, border)
+        with torch.inference_mode():
+            if stop > done:
+                prefill(engine.config.lm, engine.weights, engine.kv, slot, feeding.embedded[done:stop], done)
+                feeding.done = stop
+                if stop == prompt.cached and prompt.voice is not None:
+                    self._prefixes.setdefault(prompt.voice.name, engine.kv.snapshot(slot, stop))
+                return False
+            self._finish_prompt(slot, prompt)
+        del self._feeding[slot]
+        return True
+
+    # -- numbers -------------------------------------------------------------------------------------------------
+
+    def kv_statistics(self) -> KVStatistics:
+        """How many KV pages there are and are free."""
+        return self.engine.kv.statistics()
+
+    def column(self, slot: int) -> int:
+        """Columns the slot has run so far, prompts included."""
+        return int(self._views["column"][slot, 0])
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _step(self, rows: Sequence[tuple[int, Pcm | None]]) -> list[UnitOutput]:
+        count = len(rows)
+        size = self._steps.bucket(count) if self._steps.captured else count
+        index = [slot for slot, _ in rows] + [self.engine.scratch_slot] * (size - count)
+        self._stage(index)
+        pcm = self.engine.inputs.host["pcm"]
+        for i, (_, frame) in enumerate(rows):
+            pcm[i] = 0.0 if frame is None else frame
+        with torch.inference_mode():
+            self._steps.replay(size)
+        self._wait()
+        slots = np.array(index[:count])
+        fresh = self._fresh[slots]
+        self._advance(slots, fresh)
+        return self._collect(index[:count], fresh)
+
+    def _stage(self, index: list[int]) -> None:
+        """Copy the chosen slots' words into the staged rows: the fields lie there in the same order."""
+        words = self._words.shape[1]
+        self.engine.inputs.words[: len(index), :words] = self._words[index]
+
+    def _wait(self) -> None:
+        if self._done is not None:
+            self._done.record()
+            self._done.synchronize()
+
+    def _advance(self, slots: npt.NDArray[np.int64], fresh: npt.NDArray[np.bool_]) -> None:
+        views = self._views
+        views["column"][slots] += 1
+        views["encoder_position"][slots] += 2
+        started = slots[~fresh]
+        views["decoder_position"][started] += 2
+        new = slots[fresh]
+        if new.size:
+            self._go_live(new)
+
+    def _go_live(self, slots: npt.NDArray[np.int64]) -> None:
+        """From a session's second column on nothing is forced and its audio is decoded."""
+        views = self._views
+        views["user_frame"][slots] = -1
+        views["forced"][slots] = -1
+        views["decoder_slot"][slots, 0] = slots
+        self._fresh[slots] = False
+
+    def _collect(self, slots: list[int], fresh: npt.NDArray[np.bool_]) -> list[UnitOutput]:
+        host = self.engine.outputs.host
+        count = len(slots)
+        pcm = host["pcm"][:count].copy()
+        energies = host["energy"][:count, 0].tolist()
+        broken = host["broken"][:count, 0].tolist()
+        ids = host["tokens"][:count, 0].tolist()
+        outputs = []
+        for i, slot in enumerate(slots):
+            if broken[i]:
+                outputs.append(UnitOutput(0, "", None, 0.0, "not_finite"))
+            elif fresh[i]:
+                outputs.append(UnitOutput(int(ids[i]), "", None, 0.0))
+            else:
+                token = int(ids[i])
+                text = "" if token in SILENT_IDS else self._transcripts[slot].add(token)
+                outputs.append(UnitOutput(token, text, pcm[i], float(energies[i])))
+        return outputs
+
+    def _grow(self, slots: list[int]) -> set[int]:
+        """Give the rows that enter a new KV page one; returns those for which none is left."""
+        page = self.engine.kv.page_columns
+        columns = self._views["column"][slots, 0]
+        entering = np.flatnonzero((columns % page == 0) & (columns < self.engine.kv.context))
+        failed: set[int] = set()
+        for i in entering.tolist():
+            try:
+                self._ensure(slots[i], int(columns[i]) + 1)
+            except KVExhaustedError:
+                failed.add(slots[i])
+        return failed
+
+    def _ensure(self, slot: int, columns: int) -> None:
+        kv = self.engine.kv
+        if kv.ensure(slot, columns):
+            table = kv.table(slot)
+            self._views["pages"][slot, : len(table)] = table
+
+    def _finish_prompt(self, slot: int, prompt: Prompt) -> None:
+        """Run the prompt's last column through the ordinary step: it chooses the first live column's text and code 0."""
+        engine, views = self.engine, self._views
+        last = prompt.columns[-1]
+        engine.set_next(slot, torch.from_numpy(last[:TOKENS].copy()), torch.from_numpy(last[TOKENS + 1 :].copy()))
+        views["column"][slot] = prompt.count - 1
+        views["user_frame"][slot, 0] = last[TOKENS]
+        views["user_frame"][slot, 1:] = prompt.user_late
+        views["forced"][slot] = -1
+        views["forced"][slot, 2:] = prompt.agent_late
+        self._stage([slot])
+        self._column_steps.replay(1)
+        self._wait()
+        views["column"][slot] = prompt.count
+        self._go_live(np.array([slot]))
+
+    def _restart(self, slot: int, sampling: SamplingConfig | None = None, seed: int = 0) -> None:
+        sampling = sampling or self._sampling
+        lm, views = self.engine.config.lm, self._views
+        self._words[slot] = 0
+        views["slot"][slot] = slot
+        views["top_k"][slot] = (sampling.text_top_k, min(sampling.audio_top_k, lm.audio_vocab))
+        views["temperature"][slot] = (sampling.text_temperature, sampling.audio_temperature)
+        views["seed"][slot] = np.array([seed & 0xFFFFFFFFFFFFFFFF], np.uint64).view(np.int32)
+        # The first column of all is made of start tokens, whatever the codec hears, and gives no audio.
+        views["user_frame"][slot] = lm.audio_start
+        views["forced"][slot] = -1
+        views["forced"][slot, 2:] = lm.audio_start
+        views["decoder_slot"][slot] = self.engine.scratch_slot
+        self._fresh[slot] = True
+        if slot < self.max_rows:
+            self._feeding.pop(slot, None)
+            self._transcripts[slot].reset()
+
+    def _check_slot(self, slot: int) -> None:
+        if not 0 <= slot < self.max_rows:
+            raise ValueError(f"slot {slot} is not one of 0..{self.max_rows - 1}")
+
