@@ -41,8 +41,10 @@ class CodecOps(Protocol):
 
     def add_scaled_product(self, x: Tensor, weight: Tensor, scale: Tensor, residual: Tensor) -> None: ...
 
+    def pair_rotation(self, positions: Tensor, base: float, turns: Tensor) -> None: ...
+
     def pair_attention(
-        self, qkv: Tensor, rings: Tensor, slots: Tensor, positions: Tensor, base: float, out: Tensor
+        self, qkv: Tensor, rings: Tensor, slots: Tensor, positions: Tensor, turns: Tensor, out: Tensor
     ) -> None: ...
 
     def quantize(self, latent: Tensor, weights: MimiWeights, codes: Tensor) -> None: ...
@@ -78,6 +80,7 @@ class MimiCodec:
         self._arena = buffer(rows, max(self.encoder.width, self.decoder.width))
         self._narrow = buffer(rows, FRAME_SAMPLES * config.filters // 2)
         self._x = buffer(rows, 2 * d, kind=torch.float32)
+        self._turns = buffer(rows, 2, 2, config.head_dim // 2, kind=torch.float32)
         self._qkv, self._attended, self._ffn = buffer(rows, 6 * d), buffer(rows, 2 * d), buffer(rows, 2 * config.ffn)
 
     def reset(self, slot: int) -> None:
@@ -179,9 +182,11 @@ class MimiCodec:
         qkv = self._qkv[:n].view(2 * n, 3 * d)
         attended = self._attended[:n].view(2 * n, d)
         ffn = self._ffn[:n].view(2 * n, self._config.ffn)
+        turns = self._turns[:n]
+        ops.pair_rotation(positions, self._config.rope_base, turns)
         for layer, block in enumerate(blocks):
             ops.norm_product(pairs, block.norm1, block.bias1, block.qkv, qkv, gelu=False)
-            ops.pair_attention(qkv, rings[layer], slots, positions, self._config.rope_base, attended)
+            ops.pair_attention(qkv, rings[layer], slots, positions, turns, attended)
             ops.add_scaled_product(attended, block.out, block.scale1, pairs)
             ops.norm_product(pairs, block.norm2, block.bias2, block.linear1, ffn, gelu=True)
             ops.add_scaled_product(ffn, block.linear2, block.scale2, pairs)

@@ -81,13 +81,19 @@ class TorchCodecOps:
         """`residual` (float32) += scale * (x weight^T): a branch under its LayerScale."""
         residual.add_(scale * F.linear(x, weight).float())
 
+    def pair_rotation(self, positions: torch.Tensor, base: float, turns: torch.Tensor) -> None:
+        """`turns` float32 [n, 2, 2, half]: for each row's two positions cos, then sin."""
+        at = (positions.long() + torch.arange(2, device=turns.device)).reshape(-1)
+        cos, sin = rotation_of(at, turns.shape[3], base)
+        turns.copy_(torch.stack([cos, sin], 1).view(turns.shape))
+
     def pair_attention(
         self,
         qkv: torch.Tensor,
         rings: torch.Tensor,
         slots: torch.Tensor,
         positions: torch.Tensor,
-        base: float,
+        turns: torch.Tensor,
         out: torch.Tensor,
     ) -> None:
         """Attention of a frame's two positions over the slot's ring and themselves; writes the ring.
@@ -101,8 +107,7 @@ class TorchCodecOps:
         at = positions.long() + torch.arange(2, device=qkv.device)
         cell = at % context
         query, key, value = qkv.view(n, 2, 3, heads, dim).permute(2, 0, 1, 3, 4)
-        cos, sin = rotation_of(at.reshape(-1), dim // 2, base)
-        turn = (cos.view(n, 2, 1, -1), sin.view(n, 2, 1, -1))
+        turn = (turns[:, :, 0, None], turns[:, :, 1, None])
         rings[0][slot[:, None], :, cell] = rotate(key, *turn).to(rings.dtype)
         rings[1][slot[:, None], :, cell] = value.to(rings.dtype)
         cells = torch.arange(context, device=qkv.device)

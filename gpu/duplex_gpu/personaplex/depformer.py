@@ -27,25 +27,22 @@ class Depformer:
         self._into = buffer(rows, CODES * e, kind=torch.float32)
         self._x = buffer(rows, e, kind=torch.float32)
         self._qkv = buffer(config.dep_layers, CODES, rows, 3 * e)
-        self._normed, self._attended, self._gated = buffer(rows, e), buffer(rows, e), buffer(rows, config.dep_ffn)
+        self._gated = buffer(rows, config.dep_ffn)
 
     def frame(self, rows: Rows, hidden: torch.Tensor, text_logits: torch.Tensor, forced: torch.Tensor) -> None:
         """Choose all nine tokens from the temporal output; `forced` int32 [n, 9] holds -1 where a token is free."""
         n, config, ops, dep = rows.count, self._config, self._ops, self._weights.dep
         e = config.dep_dim
         tokens, into, x = self.tokens[:n], self._into[:n], self._x[:n]
-        normed, attended, gated = self._normed[:n], self._attended[:n], self._gated[:n]
+        gated = self._gated[:n]
         ops.product(hidden, dep.into, into)
         ops.choose_and_start(rows, text_logits, 0, forced, tokens, dep.text_table, into[:, :e], x)
         for step in range(CODES):
             for layer, block in enumerate(dep.steps[step]):
                 qkv = self._qkv[layer][:, :n]
-                ops.rms_norm(x, block.norm1, config.norm_eps, normed)
-                ops.product(normed, block.qkv, qkv[step])
-                ops.step_attention(qkv, step, config.dep_heads, attended)
-                ops.add_product(attended, block.out, x)
-                ops.rms_norm(x, block.norm2, config.norm_eps, normed)
-                ops.gated_product(normed, block.gate, gated)
+                ops.norm_product(x, block.norm1, config.norm_eps, block.qkv, qkv[step])
+                ops.step_attention_add(qkv, step, config.dep_heads, block.out, x)
+                ops.norm_gated(x, block.norm2, config.norm_eps, block.gate, gated)
                 ops.add_product(gated, block.down, x)
             logits = self.logits[step, :n]
             ops.product(x, dep.heads[step], logits)

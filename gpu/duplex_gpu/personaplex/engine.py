@@ -45,15 +45,15 @@ class Operations:
     column: ColumnOps
 
 
-def pick_operations(kernels: bool) -> Operations:
-    """Triton kernels or plain torch. Raises `ImportError` where Triton is wanted and not installed."""
+def pick_operations(kernels: bool, rows: int, device: torch.device) -> Operations:
+    """Triton kernels for at most `rows` rows, or plain torch. Raises `ImportError` where Triton is not installed."""
     if not kernels:
         return Operations(TorchOps(), TorchCodecOps(), TorchColumnOps())
     from duplex_gpu.personaplex.codec_triton_ops import TritonCodecOps
     from duplex_gpu.personaplex.column_triton_ops import TritonColumnOps
     from duplex_gpu.runtime.triton_ops import TritonOps
 
-    return Operations(TritonOps(), TritonCodecOps(), TritonColumnOps())
+    return Operations(TritonOps(rows, device), TritonCodecOps(rows, device), TritonColumnOps())
 
 
 class Engine:
@@ -70,7 +70,7 @@ class Engine:
         rows = options.max_rows
         self.config, self.options, self.weights, self.device = config, options, lm, device
         self.scratch_slot = rows
-        ops = pick_operations(options.kernels)
+        ops = pick_operations(options.kernels, rows, device)
         self.kv = PagedKV(
             layers=config.lm.layers,
             heads=config.lm.heads,

@@ -51,8 +51,7 @@ def prefill(
         query = rotate(q, cos, sin).transpose(0, 1)
         found = F.scaled_dot_product_attention(query[None], keys[None], values[None], attn_mask=allowed)[0]
         ops.add_product(found.transpose(0, 1).reshape(count, config.dim), block.out, x)
-        ops.rms_norm(x, block.norm2, config.norm_eps, normed)
-        ops.gated_product(normed, block.gate, gated)
+        ops.norm_gated(x, block.norm2, config.norm_eps, block.gate, gated)
         ops.add_product(gated, block.down, x)
     hidden = torch.empty_like(normed)
     ops.rms_norm(x, weights.out_norm, config.norm_eps, hidden)

@@ -26,7 +26,7 @@ class Temporal:
         self.hidden = buffer(config.dim)
         self.text_logits = buffer(config.text_vocab, torch.float32)
         self._x = buffer(config.dim, torch.float32)
-        self._normed, self._q, self._attended = buffer(config.dim), buffer(config.dim), buffer(config.dim)
+        self._q, self._attended = buffer(config.dim), buffer(config.dim)
         self._gated = buffer(config.ffn)
         self._cos = buffer(config.head_dim // 2, torch.float32)
         self._sin = buffer(config.head_dim // 2, torch.float32)
@@ -34,17 +34,15 @@ class Temporal:
     def step(self, rows: Rows) -> None:
         """Run one column for each row; the row's KV pages must cover its column."""
         n, config, weights, ops, kv = rows.count, self._config, self._weights, self._ops, self._kv
-        x, normed, q, attended, gated = (b[:n] for b in (self._x, self._normed, self._q, self._attended, self._gated))
-        cos, sin = self._cos[:n], self._sin[:n]
+        x, q, attended, gated = (b[:n] for b in (self._x, self._q, self._attended, self._gated))
+        turns = (self._cos[:n], self._sin[:n])
         ops.embed_columns(self.columns[:n], weights.text_table, weights.audio_table, x)
-        ops.rotation(rows, config.rope_base, cos, sin)
+        ops.rotation(rows, config.rope_base, *turns)
         for layer, block in enumerate(weights.blocks):
-            ops.rms_norm(x, block.norm1, config.norm_eps, normed)
-            ops.qkv_store(normed, block.qkv, cos, sin, rows, kv, layer, q)
+            ops.norm_qkv_store(x, block.norm1, config.norm_eps, block.qkv, turns, rows, kv, layer, q)
             ops.live_attention(q, rows, kv, layer, attended)
             ops.add_product(attended, block.out, x)
-            ops.rms_norm(x, block.norm2, config.norm_eps, normed)
-            ops.gated_product(normed, block.gate, gated)
+            ops.norm_gated(x, block.norm2, config.norm_eps, block.gate, gated)
             ops.add_product(gated, block.down, x)
         hidden = self.hidden[:n]
         ops.rms_norm(x, weights.out_norm, config.norm_eps, hidden)

@@ -31,8 +31,7 @@ class TorchOps:
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
         """RMS norm computed in float32."""
-        wide = x.float()
-        out.copy_(wide * (weight * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)))
+        out.copy_(_normed(x, weight, eps, out.dtype))
 
     def product(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         """`out` = x weight^T."""
@@ -42,9 +41,17 @@ class TorchOps:
         """`residual` (float32) += x weight^T."""
         residual.add_(F.linear(x, weight))
 
-    def gated_product(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
-        """`out` = silu(x first^T) * (x second^T) with the two halves of the weight's rows."""
-        first, second = F.linear(x, weight).float().chunk(2, -1)
+    def norm_product(
+        self, x: torch.Tensor, norm: torch.Tensor, eps: float, weight: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """`out` = rms_norm(x) weight^T."""
+        self.product(_normed(x, norm, eps, weight.dtype), weight, out)
+
+    def norm_gated(
+        self, x: torch.Tensor, norm: torch.Tensor, eps: float, weight: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """`out` = silu(y first^T) * (y second^T) with y = rms_norm(x) and the two halves of the weight's rows."""
+        first, second = F.linear(_normed(x, norm, eps, weight.dtype), weight).float().chunk(2, -1)
         out.copy_(F.silu(first) * second)
 
     def rotation(self, rows: Rows, base: float, cos: torch.Tensor, sin: torch.Tensor) -> None:
@@ -55,20 +62,24 @@ class TorchOps:
         cos.copy_(torch.cos(angle))
         sin.copy_(torch.sin(angle))
 
-    def qkv_store(
+    def norm_qkv_store(
         self,
         x: torch.Tensor,
+        norm: torch.Tensor,
+        eps: float,
         weight: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
+        turns: tuple[torch.Tensor, torch.Tensor],
         rows: Rows,
         kv: PagedKV,
         layer: int,
         q: torch.Tensor,
     ) -> None:
-        """Project, rotate queries and keys, put key and value into the row's ring cell, keep the query in `q` [n, d]."""
+        """Norm, project, rotate queries and keys by `turns` (cos, sin), put key and value into the row's ring cell,
+        keep the query in `q` [n, d]."""
+        cos, sin = turns
         heads, dim = kv.k.shape[2], kv.k.shape[4]
-        query, key, value = F.linear(x, weight).view(-1, 3, heads, dim).unbind(1)
+        normed = _normed(x, norm, eps, weight.dtype)
+        query, key, value = F.linear(normed, weight).view(-1, 3, heads, dim).unbind(1)
         turn = (cos[:, None], sin[:, None])
         q.copy_(rotate(query, *turn).reshape(q.shape))
         cell = rows.device["column"].long() % kv.context
@@ -87,14 +98,19 @@ class TorchOps:
             query = q[i].view(1, heads, 1, dim)
             out[i] = F.scaled_dot_product_attention(query, keys[None], values[None]).reshape(-1)
 
-    def step_attention(self, qkv: torch.Tensor, step: int, heads: int, out: torch.Tensor) -> None:
-        """Depth attention: row queries of `step` over steps 0..step; `qkv` [steps, n, 3d] is the cache itself."""
-        seen = qkv[: step + 1]
-        n, width = out.shape
-        parts = seen.view(step + 1, n, 3, heads, width // heads)
+    def step_attention_add(
+        self, qkv: torch.Tensor, step: int, heads: int, weight: torch.Tensor, residual: torch.Tensor
+    ) -> None:
+        """Depth attention of `step` over steps 0..step, projected and added to `residual` (float32).
+
+        `qkv` [steps, n, 3d] is the cache itself: it holds the projections of this step and of those before.
+        """
+        n, width = residual.shape
+        parts = qkv[: step + 1].view(step + 1, n, 3, heads, width // heads)
         query = parts[step, :, 0][:, :, None]
         keys, values = (parts[:, :, k].permute(1, 2, 0, 3) for k in (1, 2))
-        out.copy_(F.scaled_dot_product_attention(query, keys, values)[:, :, 0].reshape(n, width))
+        found = F.scaled_dot_product_attention(query, keys, values)
+        self.add_product(found[:, :, 0].reshape(n, width), weight, residual)
 
     def choose(
         self, rows: Rows, logits: torch.Tensor, stream: int, forced: torch.Tensor, tokens: torch.Tensor
@@ -174,3 +190,8 @@ def _frequencies(index: torch.Tensor, half: int, base: float) -> torch.Tensor:
 def _row(table: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
     found = table[token.clamp(min=0)].float()
     return torch.where(token[:, None] >= 0, found, 0.0)
+
+
+def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
+    wide = x.float()
+    return (wide * (weight * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps))).to(dtype)
