@@ -53,7 +53,7 @@ def pick_operations(kernels: bool, rows: int, device: torch.device) -> Operation
     from duplex_gpu.personaplex.column_triton_ops import TritonColumnOps
     from duplex_gpu.runtime.triton_ops import TritonOps
 
-    return Operations(TritonOps(rows, device), TritonCodecOps(rows, device), TritonColumnOps())
+    return Operations(TritonOps(rows, device), TritonCodecOps(rows, device), TritonColumnOps(rows, device))
 
 
 class Engine:
