@@ -217,9 +217,9 @@ def qkv_store_kernel(
         b = a * s + b * c
         a = turned
     if part == 0:
-        at = q + rows[None, :] * width + (head * DIM + d)[:, None]
-        tl.store(at, a.to(q.dtype.element_ty), mask=keep)
-        tl.store(at + 1, b.to(q.dtype.element_ty), mask=keep)
+        q_at = q + rows[None, :] * width + (head * DIM + d)[:, None]
+        tl.store(q_at, a.to(q.dtype.element_ty), mask=keep)
+        tl.store(q_at + 1, b.to(q.dtype.element_ty), mask=keep)
     else:
         cell = tl.load(column + rows * field_stride, mask=live, other=0) % context
         page = tl.load(pages + rows * field_stride + cell // PAGE, mask=live, other=0).to(tl.int64)
