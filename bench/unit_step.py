@@ -1,0 +1,331 @@
+"""How long one PersonaPlex unit step takes: encode, language model, decode and the whole frame, per batch and context.
+
+Random weights at the published sizes on CUDA (`--tiny` for a smoke run anywhere). Every time is a wall time of a
+captured graph plus the wait for it, as the model thread sees it; the byte floor uses the read rate measured in the same
+run. `--peer 1,64` also times the reference package's step at those batch sizes, in a process of its own first.
+
+    python bench/unit_step.py --batch 1,8,16,32,64,128 --context 250,1000,3000 --peer 1,64 --json unit_step.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+
+from duplex_gpu.personaplex.config import PersonaPlexConfig
+from duplex_gpu.personaplex.engine import Engine, EngineOptions
+from duplex_gpu.personaplex.layout import lm_shapes, mimi_shapes
+from duplex_gpu.personaplex.lm_weights import build_lm_weights
+from duplex_gpu.personaplex.mimi_weights import build_mimi_weights
+from duplex_gpu.personaplex.random_checkpoint import TINY, random_take
+from duplex_gpu.runtime.graphs import GraphBuckets, graphs_wanted
+
+REQUIRED_MS = {1: 7.5, 16: 10.0, 32: 12.5, 64: 17.0, 128: 27.0}
+AIM_MS = {1: 5.7, 16: 8.6, 32: 11.0, 64: 15.2, 128: 25.6}
+LM_RATIO_REQUIRED = 1.45
+PAGE = 64
+
+
+@attrs.frozen
+class Times:
+    """Milliseconds: median, 99th percentile (the largest of few samples), largest."""
+
+    median: float
+    p99: float
+    most: float
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> Times:
+        ordered = sorted(1e3 * s for s in seconds)
+        p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+        return cls(statistics.median(ordered), p99, ordered[-1])
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def wall(run: Callable[[], object], repeats: int) -> Times:
+    """Wall times of `run` and the wait for the device, after three warm-ups."""
+    done = torch.cuda.Event(blocking=True) if torch.cuda.is_available() else None
+    taken = []
+    for i in range(repeats + 3):
+        start = time.perf_counter()
+        run()
+        if done is not None:
+            done.record()
+            done.synchronize()
+        if i >= 3:
+            taken.append(time.perf_counter() - start)
+    return Times.of(taken)
+
+
+def measured_rates(device: torch.device) -> dict[str, float]:
+    """Bytes per second of a large read and of a large copy (read and write counted) on this device."""
+    size = (8 << 30) if device.type == "cuda" else (64 << 20)
+    data = torch.ones(size // 4, dtype=torch.float32, device=device)
+    other = torch.empty_like(data)
+    read = wall(lambda: data.sum(), 10)
+    copy = wall(lambda: other.copy_(data), 10)
+    return {"read": size / read.median * 1e3, "copy": 2 * size / copy.median * 1e3}
+
+
+def make_engine(
+    config: PersonaPlexConfig, device: torch.device, rows: int, pages: int, eight_bit: bool
+) -> Engine:
+    cuda = device.type == "cuda"
+    lm_type, codec_type = (torch.bfloat16, torch.float16) if cuda else (torch.float32, torch.float32)
+    lm = build_lm_weights(config.lm, random_take(lm_shapes(config.lm), 1, device, lm_type), lm_type)
+    mimi = build_mimi_weights(config.mimi, random_take(mimi_shapes(config.mimi), 2, device, torch.float32), codec_type)
+    options = EngineOptions(
+        max_rows=rows,
+        kv_pages=pages,
+        page_columns=PAGE,
+        kernels=cuda,
+        kv_dtype=torch.float8_e4m3fn if eight_bit else None,
+    )
+    return Engine(config, lm, mimi, options)
+
+
+def fill_cache(engine: Engine) -> None:
+    """Random numbers in every page: zeros would flatter."""
+    for cache in (engine.kv.k, engine.kv.v):
+        if cache.element_size() == 1:
+            raw = cache.view(torch.int64)
+            for layer in raw:
+                layer.random_()
+                layer &= -0x0808080808080809  # no 8-bit pattern that means "not a number"
+        else:
+            for layer in cache:
+                layer.normal_()
+
+
+def stage_rows(engine: Engine, rows: int, context: int) -> None:
+    """`rows` sessions with `context` live columns, the current one included, each on its own pages."""
+    host = engine.inputs.host
+    for slot in range(engine.options.max_rows):
+        engine.kv.release(slot)
+    for slot in range(rows):
+        engine.kv.ensure(slot, context)
+        table = engine.kv.table(slot)
+        host["pages"][slot, : len(table)] = table
+        host["slot"][slot] = host["decoder_slot"][slot] = slot
+        host["seed"][slot] = (slot, 7)
+    host["column"][:rows] = context - 1
+    host["encoder_position"][:rows] = host["decoder_position"][:rows] = 600
+    host["top_k"][:rows], host["temperature"][:rows] = (25, 250), (0.7, 0.8)
+    host["user_frame"][:rows] = host["forced"][:rows] = -1
+    host["pcm"][:rows] = np.random.default_rng(0).normal(0, 0.1, (rows, host["pcm"].shape[1]))
+
+
+def measure(engine: Engine, batches: list[int], contexts: list[int], repeats: int, rate: float) -> list[dict[str, Any]]:
+    """All parts at every batch and context that fits; one record each."""
+    lm = engine.config.lm
+    parts: dict[str, Callable[[int], None]] = {
+        "tick": engine.launch,
+        "encode": engine.encode,
+        "lm": engine.language,
+        "decode": engine.decode,
+    }
+    records = []
+    pool = None
+    for batch in batches:
+        began = time.perf_counter()
+        stage_rows(engine, batch, min(contexts))
+        graphs = {}
+        for name, launch in parts.items():
+            graphs[name] = GraphBuckets(launch, (batch,), engine.device)
+            pool = graphs[name].capture(pool)
+        synchronize()
+        say(f"B={batch}: compiled and captured in {time.perf_counter() - began:.1f} s")
+        for context in contexts:
+            if batch * engine.kv.pages_for(context) > engine.kv.statistics().pages_total:
+                say(f"B={batch} context {context}: no room")
+                continue
+            stage_rows(engine, batch, context)
+            times = {name: wall(lambda g=graph: g.replay(batch), repeats) for name, graph in graphs.items()}
+            moved = lm.weight_bytes(2 if engine.device.type == "cuda" else 4) + lm.kv_bytes(
+                batch * (context + 1), engine.kv.k.element_size()
+            )
+            floor_ms = moved / rate * 1e3
+            record = {
+                "batch": batch,
+                "context": context,
+                "kv": str(engine.kv.k.dtype).removeprefix("torch."),
+                **{f"{name}_ms": attrs.asdict(value) for name, value in times.items()},
+                "lm_bytes": moved,
+                "lm_floor_ms": floor_ms,
+                "lm_over_floor": times["lm"].median / floor_ms,
+                "lm_bytes_per_s": moved / times["lm"].median * 1e3,
+                "required_tick_ms": REQUIRED_MS.get(batch) if context == 1000 else None,
+                "aim_tick_ms": AIM_MS.get(batch) if context == 1000 else None,
+            }
+            records.append(record)
+            say(
+                f"B={batch:4d} ctx {context:5d} tick {times['tick'].median:6.2f} / {times['tick'].p99:6.2f}  "
+                f"enc {times['encode'].median:5.2f}  lm {times['lm'].median:6.2f} (x{record['lm_over_floor']:.2f})  "
+                f"dec {times['decode'].median:5.2f}"
+            )
+    return records
+
+
+def compile_only(batch: int, rows: int, eight_bit: bool) -> None:
+    """Compile every kernel a batch size needs, with one layer of everything: run several of these side by side to fill
+    Triton's disk cache before a measurement or a start-up."""
+    full = PersonaPlexConfig()
+    one = attrs.evolve(full, lm=attrs.evolve(full.lm, layers=1, dep_layers=1), mimi=attrs.evolve(full.mimi, layers=1))
+    engine = make_engine(one, torch.device("cuda"), rows, 4 * rows, eight_bit)
+    stage_rows(engine, batch, 200)
+    engine.launch(batch)
+    synchronize()
+
+
+def peer_times(batches: list[int], repeats: int, warm: int = 12) -> list[dict[str, Any]]:
+    """The reference package's own step (8 depformer steps, its CUDA graphs on), random weights, one engine per batch."""
+    from moshi.models import LMGen, loaders
+
+    device = torch.device("cuda")
+    records = []
+    for batch in batches:
+        torch._dynamo.reset()
+        lm = loaders.get_moshi_lm(None, device=device, dtype=torch.bfloat16)
+        mimi = loaders.get_mimi(None, device=device, num_codebooks=8)
+        generator = LMGen(lm)
+        pcm = torch.randn(batch, 1, 1920, device=device) * 0.1
+        frames: list[float] = []
+        steps: list[float] = []
+        with torch.no_grad(), mimi.streaming(batch), generator.streaming(batch):
+            for _ in range(warm + repeats):
+                synchronize()
+                t0 = time.perf_counter()
+                codes = mimi.encode(pcm)
+                synchronize()
+                t1 = time.perf_counter()
+                tokens = generator.step(codes)
+                synchronize()
+                t2 = time.perf_counter()
+                if tokens is not None:
+                    mimi.decode(tokens[:, 1:]).cpu()
+                    tokens[:, 0].cpu()
+                frames.append(time.perf_counter() - t0)
+                steps.append(t2 - t1)
+        record = {
+            "batch": batch,
+            "lm_ms": attrs.asdict(Times.of(steps[warm:])),
+            "frame_ms": attrs.asdict(Times.of(frames[warm:])),
+            "live_columns": warm + repeats,
+        }
+        records.append(record)
+        say(f"peer B={batch}: lm {record['lm_ms']['median']:.2f} ms, frame {record['frame_ms']['median']:.2f} ms")
+        del lm, mimi, generator
+        torch.cuda.empty_cache()
+    return records
+
+
+def peer_in_child(batches: str, repeats: int) -> list[dict[str, Any]] | str:
+    """Run `peer_times` in a process of its own, so that its memory is gone before ours is taken."""
+    command = [sys.executable, __file__, "--only-peer", batches, "--repeats", str(repeats)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no output"]
+        return f"not measured: {lines[-1]}"
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    head = "| B | ctx | KV | tick ms (p99) | required / aim | encode | LM (x floor) | decode | LM TB/s |"
+    lines = [head, "| ---: | ---: | --- | --- | --- | ---: | --- | ---: | ---: |"]
+    for r in records:
+        target = "-" if r["required_tick_ms"] is None else f"{r['required_tick_ms']} / {r['aim_tick_ms']}"
+        lines.append(
+            f"| {r['batch']} | {r['context']} | {r['kv']} | {r['tick_ms']['median']:.2f} ({r['tick_ms']['p99']:.2f}) "
+            f"| {target} | {r['encode_ms']['median']:.2f} | {r['lm_ms']['median']:.2f} ({r['lm_over_floor']:.2f}) "
+            f"| {r['decode_ms']['median']:.2f} | {r['lm_bytes_per_s'] / 1e12:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def numbers(text: str) -> list[int]:
+    return sorted({int(part) for part in text.split(",") if part})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", type=numbers, default=[1, 8, 16, 32, 64, 128])
+    parser.add_argument("--context", type=numbers, default=[250, 1000, 3000])
+    parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--fp8", action="store_true", help="keys and values in 8 bits")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes on the CPU: a smoke run, no measurement")
+    parser.add_argument("--peer", default="", help="batch sizes at which to time the reference package, as 1,64")
+    parser.add_argument("--only-peer", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--compile", action="store_true", help="only compile the kernels of --batch, measure nothing")
+    parser.add_argument("--rows", type=int, default=0, help="slots of the engine (default: the largest batch)")
+    parser.add_argument("--json", type=Path, help="where to write all numbers")
+    options = parser.parse_args()
+    if options.only_peer:
+        print(json.dumps(peer_times(numbers(options.only_peer), options.repeats)))
+        return 0
+    device = torch.device("cpu" if options.tiny else "cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        say("no CUDA device here; use --tiny for a smoke run")
+        return 2
+    rows = max([options.rows, *options.batch])
+    if options.compile:
+        with torch.inference_mode():
+            for batch in options.batch:
+                compile_only(batch, rows, options.fp8)
+        return 0
+    peer = peer_in_child(options.peer, options.repeats) if options.peer else []
+    config = TINY if options.tiny else PersonaPlexConfig()
+    contexts = [min(context, config.lm.context) for context in options.context]
+    with torch.inference_mode():
+        rates = measured_rates(device)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        say(f"read {rates['read'] / 1e12:.2f} TB/s, copy {rates['copy'] / 1e12:.2f} TB/s")
+        wanted = max(batch * -(-context // PAGE) for batch in options.batch for context in contexts)
+        pages = wanted
+        if device.type == "cuda":
+            room = torch.cuda.mem_get_info()[0] - config.lm.weight_bytes() - (6 << 30)
+            pages = min(wanted, room // config.lm.kv_bytes(PAGE, 1 if options.fp8 else 2))
+        engine = make_engine(config, device, rows, pages, options.fp8)
+        fill_cache(engine)
+        records = measure(engine, options.batch, contexts, options.repeats, rates["read"])
+    result = {
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or "cpu",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "graphs": graphs_wanted(device),
+        "rates_bytes_per_s": rates,
+        "command": " ".join(["python", *sys.argv]),
+        "records": records,
+        "peer": peer,
+    }
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1))
+    print(table(records))
+    if peer:
+        print(f"peer: {json.dumps(peer)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
