@@ -10,6 +10,7 @@ run. `--peer 1,64` also times the reference package's step at those batch sizes,
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import platform
 import statistics
@@ -29,13 +30,18 @@ from duplex_gpu.personaplex.engine import Engine, EngineOptions
 from duplex_gpu.personaplex.layout import lm_shapes, mimi_shapes
 from duplex_gpu.personaplex.lm_weights import build_lm_weights
 from duplex_gpu.personaplex.mimi_weights import build_mimi_weights
-from duplex_gpu.personaplex.random_checkpoint import TINY, random_take
-from duplex_gpu.runtime.graphs import GraphBuckets, graphs_wanted
+from duplex_gpu.personaplex.prompts import build_prompt, load_voice
+from duplex_gpu.personaplex.random_checkpoint import TINY, random_take, random_voice
+from duplex_gpu.personaplex.text import TextPieces
+from duplex_gpu.personaplex.unit import PersonaPlexUnit
+from duplex_gpu.runtime.graphs import GraphBuckets, StepWait, graphs_wanted
 
 REQUIRED_MS = {1: 7.5, 16: 10.0, 32: 12.5, 64: 17.0, 128: 27.0}
 AIM_MS = {1: 5.7, 16: 8.6, 32: 11.0, 64: 15.2, 128: 25.6}
 LM_RATIO_REQUIRED = 1.45
 PAGE = 64
+UNIT_CONTEXT = 1000
+"""Live columns at which the unit's own `run` is timed."""
 
 
 @attrs.frozen
@@ -58,29 +64,47 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def wall(run: Callable[[], object], repeats: int) -> Times:
-    """Wall times of `run` and the wait for the device, after three warm-ups."""
-    done = torch.cuda.Event(blocking=True) if torch.cuda.is_available() else None
+def wall(run: Callable[[], object], repeats: int, device: torch.device) -> Times:
+    """Wall times of `run` and the wait for the device (as the unit waits), after five warm-ups."""
+    waiter = StepWait(device)
     taken = []
-    for i in range(repeats + 3):
+    for i in range(repeats + 5):
         start = time.perf_counter()
         run()
-        if done is not None:
-            done.record()
-            done.synchronize()
-        if i >= 3:
+        waiter.wait(1, start)
+        if i >= 5:
             taken.append(time.perf_counter() - start)
     return Times.of(taken)
 
 
 def measured_rates(device: torch.device) -> dict[str, float]:
-    """Bytes per second of a large read and of a large copy (read and write counted) on this device."""
-    size = (8 << 30) if device.type == "cuda" else (64 << 20)
-    data = torch.ones(size // 4, dtype=torch.float32, device=device)
+    """Bytes per second of large reads (a sum, a matrix times a vector) and of a copy (read and write counted): the best
+    of ten passes of each. `best` is what the byte floors below are taken from."""
+    cuda = device.type == "cuda"
+    rows = 1 << 17 if cuda else 1 << 10
+    data = torch.randn(rows, 1 << 14, device=device, dtype=torch.bfloat16 if cuda else torch.float32)
+    vector = torch.randn(1 << 14, device=device, dtype=data.dtype)
     other = torch.empty_like(data)
-    read = wall(lambda: data.sum(), 10)
-    copy = wall(lambda: other.copy_(data), 10)
-    return {"read": size / read.median * 1e3, "copy": 2 * size / copy.median * 1e3}
+    size = data.numel() * data.element_size()
+
+    def best(run: Callable[[], object], moved: int) -> float:
+        passes = []
+        for _ in range(12):
+            synchronize()
+            start = time.perf_counter()
+            for _ in range(3):
+                run()
+            synchronize()
+            passes.append((time.perf_counter() - start) / 3)
+        return moved / min(passes)
+
+    flat = data.view(torch.int32 if cuda else data.dtype)
+    rates = {
+        "sum": best(lambda: flat.sum(), size),
+        "matrix_vector": best(lambda: torch.mv(data, vector), size),
+        "copy": best(lambda: other.copy_(data), 2 * size),
+    }
+    return {**rates, "best": max(rates.values())}
 
 
 def make_engine(
@@ -156,7 +180,7 @@ def measure(engine: Engine, batches: list[int], contexts: list[int], repeats: in
                 say(f"B={batch} context {context}: no room")
                 continue
             stage_rows(engine, batch, context)
-            times = {name: wall(lambda g=graph: g.replay(batch), repeats) for name, graph in graphs.items()}
+            times = {name: wall(lambda g=graph: g.replay(batch), repeats, engine.device) for name, graph in graphs.items()}
             moved = lm.weight_bytes(2 if engine.device.type == "cuda" else 4) + lm.kv_bytes(
                 batch * (context + 1), engine.kv.k.element_size()
             )
@@ -191,6 +215,57 @@ def compile_only(batch: int, rows: int, eight_bit: bool) -> None:
     stage_rows(engine, batch, 200)
     engine.launch(batch)
     synchronize()
+
+
+def measure_unit(engine: Engine, batches: list[int], repeats: int) -> dict[str, Any]:
+    """The unit as the model thread calls it: `run` with the host's work in it, at about 1000 live columns, and the start
+    of a session with a voice of 50 columns and a persona of 60 tokens (first with the voice unknown, then cached)."""
+    unit = PersonaPlexUnit(engine, TextPieces([]), buckets=tuple(batches))
+    began = time.perf_counter()
+    unit.warm_up()
+    result: dict[str, Any] = {"warm_up_s": time.perf_counter() - began, "run": [], "session_start": []}
+    lm = engine.config.lm
+    live = min(UNIT_CONTEXT, lm.context)
+    frame = np.random.default_rng(0).normal(0, 0.1, unit.unit_samples).astype(np.float32)
+    for batch in batches:
+        taken = []
+        for slot in range(batch):
+            unit.reset(slot, seed=slot)
+            unit.run([(slot, frame)])
+            unit._views["column"][slot] = live - repeats
+            unit._ensure(slot, live - repeats + 1)
+        rows = [(slot, frame) for slot in range(batch)]
+        for i in range(repeats):
+            start = time.perf_counter()
+            unit.run(rows)
+            if i >= 5:
+                taken.append(time.perf_counter() - start)
+        result["run"].append({"batch": batch, "context": live, "ms": attrs.asdict(Times.of(taken))})
+        say(f"unit.run B={batch}: {Times.of(taken).median:.2f} / {Times.of(taken).p99:.2f} ms")
+        for slot in range(batch):
+            unit.reset(slot)
+    part = lm.context // 4
+    raw = random_voice(lm, columns=min(50, part))
+    buffer = io.BytesIO()
+    torch.save(raw, buffer)
+    buffer.seek(0)
+    prompt = build_prompt(lm, load_voice("bench", buffer, lm), list(range(10, 10 + min(60, part))))
+    for label in ("voice unknown, first use", "voice cached", "voice cached"):
+        unit.reset(0)
+        begins = time.perf_counter()
+        unit.begin_prompt(0, prompt)
+        synchronize()
+        chunks = [time.perf_counter() - begins]
+        done = False
+        while not done:
+            start = time.perf_counter()
+            done = unit.feed_prompt(0)
+            synchronize()
+            chunks.append(time.perf_counter() - start)
+        record = {"case": label, "columns": prompt.count, "total_ms": 1e3 * sum(chunks), "parts_ms": [1e3 * c for c in chunks]}
+        result["session_start"].append(record)
+        say(f"session start, {label}: {record['total_ms']:.1f} ms in parts {[round(1e3 * c, 1) for c in chunks]}")
+    return result
 
 
 def peer_times(batches: list[int], repeats: int, warm: int = 12) -> list[dict[str, Any]]:
@@ -278,6 +353,7 @@ def main() -> int:
     parser.add_argument("--only-peer", default="", help=argparse.SUPPRESS)
     parser.add_argument("--compile", action="store_true", help="only compile the kernels of --batch, measure nothing")
     parser.add_argument("--rows", type=int, default=0, help="slots of the engine (default: the largest batch)")
+    parser.add_argument("--no-unit", action="store_true", help="skip the host path and the session start")
     parser.add_argument("--json", type=Path, help="where to write all numbers")
     options = parser.parse_args()
     if options.only_peer:
@@ -300,15 +376,17 @@ def main() -> int:
         rates = measured_rates(device)
         if device.type == "cuda":
             torch.cuda.empty_cache()
-        say(f"read {rates['read'] / 1e12:.2f} TB/s, copy {rates['copy'] / 1e12:.2f} TB/s")
+        say("  ".join(f"{name} {rate / 1e12:.2f} TB/s" for name, rate in rates.items()))
         wanted = max(batch * -(-context // PAGE) for batch in options.batch for context in contexts)
+        wanted = max(wanted, max(options.batch) * -(-min(UNIT_CONTEXT, config.lm.context) // PAGE))
         pages = wanted
         if device.type == "cuda":
             room = torch.cuda.mem_get_info()[0] - config.lm.weight_bytes() - (6 << 30)
             pages = min(wanted, room // config.lm.kv_bytes(PAGE, 1 if options.fp8 else 2))
         engine = make_engine(config, device, rows, pages, options.fp8)
         fill_cache(engine)
-        records = measure(engine, options.batch, contexts, options.repeats, rates["read"])
+        unit = measure_unit(engine, options.batch, options.repeats) if not options.no_unit else None
+        records = measure(engine, options.batch, contexts, options.repeats, rates["best"])
     result = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or "cpu",
         "torch": torch.__version__,
@@ -316,6 +394,7 @@ def main() -> int:
         "graphs": graphs_wanted(device),
         "rates_bytes_per_s": rates,
         "command": " ".join(["python", *sys.argv]),
+        "unit": unit,
         "records": records,
         "peer": peer,
     }

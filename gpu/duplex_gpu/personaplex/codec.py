@@ -76,6 +76,7 @@ class MimiCodec:
         self.encoder_rings, self.decoder_rings = buffer(*ring), buffer(*ring)
         self.codes = buffer(rows, CODES, kind=torch.int32)
         self.latent = buffer(rows, d, kind=torch.float32)
+        self._chosen = buffer(rows, d, kind=torch.float32)
         self.pcm = buffer(rows, FRAME_SAMPLES, kind=torch.float32)
         self._arena = buffer(rows, max(self.encoder.width, self.decoder.width))
         self._narrow = buffer(rows, FRAME_SAMPLES * config.filters // 2)
@@ -120,9 +121,9 @@ class MimiCodec:
         n, ops, weights, half = codes.shape[0], self._ops, self._weights, self.decoder
         arena, at = self._arena[:n], half.windows
         ops.load_state(self.decoder_state, slots, half, arena)
-        latent = self.latent[:n]
-        ops.dequantize(codes, weights, latent)
-        ops.place(latent, arena, at["up"])
+        chosen = self._chosen[:n]
+        ops.dequantize(codes, weights, chosen)
+        ops.place(chosen, arena, at["up"])
         x = self._x[:n]
         ops.upsample(arena, at["up"], weights.up, x)
         self._transform(weights.dec_blocks, self.decoder_rings, x, slots, positions)

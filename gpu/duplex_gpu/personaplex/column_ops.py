@@ -26,7 +26,12 @@ class ColumnOps(Protocol):
     def settle(self, rows: Rows, columns: Tensor, tokens: Tensor, next_tokens: Tensor, play: Tensor) -> None: ...
 
     def report(
-        self, pcm: Tensor | None, hidden: Tensor, columns: Tensor, play: Tensor, out: dict[str, Tensor]
+        self,
+        sound: tuple[Tensor, Tensor] | None,
+        hidden: Tensor,
+        columns: Tensor,
+        play: Tensor,
+        out: dict[str, Tensor],
     ) -> None: ...
 
 
@@ -59,16 +64,26 @@ class TorchColumnOps:
         next_tokens[rows.device["slot"][:, 0].long()] = tokens
 
     def report(
-        self, pcm: Tensor | None, hidden: Tensor, columns: Tensor, play: Tensor, out: dict[str, Tensor]
+        self,
+        sound: tuple[Tensor, Tensor] | None,
+        hidden: Tensor,
+        columns: Tensor,
+        play: Tensor,
+        out: dict[str, Tensor],
     ) -> None:
         """Fill the output fields: `tokens` [n, 9] (text of this column, codes of its audio frame), `broken` [n, 1]
-        (a number that is not finite in the row), `energy` [n, 1] (RMS of the frame) and `pcm` [n, 1920]."""
+        (a number that is not finite in the row), `energy` [n, 1] (RMS of the frame) and `pcm` [n, 1920].
+
+        `sound` is (the latent heard, the PCM made). The latent counts because quantizing hides what is wrong in it,
+        while the encoder's state stays broken.
+        """
         n = hidden.shape[0]
         out["tokens"][:n, 0] = columns[:, 0]
         out["tokens"][:n, 1 : 1 + CODES] = play
         finite = torch.isfinite(hidden).all(1)
-        if pcm is not None:
-            finite &= torch.isfinite(pcm).all(1)
+        if sound is not None:
+            latent, pcm = sound
+            finite &= torch.isfinite(pcm).all(1) & torch.isfinite(latent).all(1)
             out["energy"][:n, 0] = pcm.square().mean(1).sqrt()
             out["pcm"][:n] = pcm
         out["broken"][:n, 0] = (~finite).int()

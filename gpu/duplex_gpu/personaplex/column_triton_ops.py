@@ -56,9 +56,10 @@ def settle_kernel(
 
 @triton.jit
 def report_kernel(
-    pcm, hidden, columns, play, out_tokens, out_broken, out_energy, out_pcm, out_stride: tl.constexpr,
+    pcm, latent, hidden, columns, play, out_tokens, out_broken, out_energy, out_pcm, out_stride: tl.constexpr,
     CODES: tl.constexpr, BLOCK: tl.constexpr, SAMPLES: tl.constexpr, SAMPLES_BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr, WIDTH_BLOCK: tl.constexpr, AUDIO: tl.constexpr, TRIGGER: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_BLOCK: tl.constexpr, LATENT: tl.constexpr, LATENT_BLOCK: tl.constexpr,
+    AUDIO: tl.constexpr, TRIGGER: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows,). A value is not finite if it differs from itself or its size reaches infinity."""
     row = tl.program_id(0)
@@ -75,6 +76,9 @@ def report_kernel(
         inside = i < SAMPLES
         sound = tl.load(pcm + row * SAMPLES + i, mask=inside, other=0.0)
         bad += tl.sum((~(tl.abs(sound) < float("inf"))).to(tl.int32), 0)
+        e = tl.arange(0, LATENT_BLOCK)
+        heard = tl.load(latent + row * LATENT + e, mask=e < LATENT, other=0.0)
+        bad += tl.sum((~(tl.abs(heard) < float("inf"))).to(tl.int32), 0)
         tl.store(out_energy + row * out_stride, tl.sqrt(tl.sum(sound * sound, 0) / SAMPLES))
         tl.store(out_pcm + row * out_stride + i, sound, mask=inside)
     tl.store(out_broken + row * out_stride, (bad > 0).to(tl.int32))
@@ -103,12 +107,19 @@ class TritonColumnOps:
         )  # fmt: skip
 
     def report(
-        self, pcm: Tensor | None, hidden: Tensor, columns: Tensor, play: Tensor, out: dict[str, Tensor]
+        self,
+        sound: tuple[Tensor, Tensor] | None,
+        hidden: Tensor,
+        columns: Tensor,
+        play: Tensor,
+        out: dict[str, Tensor],
     ) -> None:
         count, width = hidden.shape
+        latent, pcm = (hidden, hidden) if sound is None else sound
         samples = out["pcm"].shape[1]
         report_kernel[(count,)](
-            hidden if pcm is None else pcm, hidden, columns, play, out["tokens"], out["broken"], out["energy"],
+            pcm, latent, hidden, columns, play, out["tokens"], out["broken"], out["energy"],
             out["pcm"], out["tokens"].stride(0), CODES, self._block, samples, triton.next_power_of_2(samples), width,
-            triton.next_power_of_2(width), pcm is not None, chain.EARLY, **chain.launch(4),
+            triton.next_power_of_2(width), latent.shape[1], triton.next_power_of_2(latent.shape[1]), sound is not None,
+            chain.EARLY, **chain.launch(4),
         )  # fmt: skip

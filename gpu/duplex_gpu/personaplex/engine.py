@@ -166,7 +166,7 @@ class Engine:
 
     def _report(self, count: int, audio: bool) -> None:
         self._columns.report(
-            self.codec.pcm[:count] if audio else None,
+            (self.codec.latent[:count], self.codec.pcm[:count]) if audio else None,
             self.temporal.hidden[:count],
             self.temporal.columns[:count],
             self._play[:count],

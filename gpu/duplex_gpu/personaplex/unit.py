@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import attrs
@@ -20,10 +21,13 @@ from duplex_gpu.personaplex.engine import Engine
 from duplex_gpu.personaplex.prefill import embed, prefill
 from duplex_gpu.personaplex.prompts import Prompt, PromptError, Voice, VoiceShelf, build_prompt, wrap_persona
 from duplex_gpu.personaplex.text import SILENT_IDS, TextModelError, TextPieces, Transcript
-from duplex_gpu.runtime.graphs import GraphBuckets, buckets_up_to
+from duplex_gpu.runtime.graphs import GraphBuckets, StepWait, buckets_up_to
 from duplex_gpu.runtime.kv_pages import KVExhaustedError, KVStatistics
 
 Pcm = npt.NDArray[np.float32]
+
+_FINISH = 0
+"""Names the prompt-finishing step among the waits; batch buckets start at 1."""
 
 
 @attrs.frozen(eq=False)
@@ -86,7 +90,7 @@ class PersonaPlexUnit:
         self._chunk = prefill_chunk
         self._steps = GraphBuckets(engine.launch, buckets or buckets_up_to(self.max_rows), engine.device)
         self._column_steps = GraphBuckets(engine.launch_column, (1,), engine.device)
-        self._done = torch.cuda.Event(blocking=True) if engine.device.type == "cuda" else None
+        self._wait = StepWait(engine.device)
         self._prefixes: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._feeding: dict[int, _Feeding] = {}
         self._transcripts = [Transcript(pieces) for _ in range(self.max_rows)]
@@ -113,7 +117,7 @@ class PersonaPlexUnit:
         with torch.inference_mode():
             pool = self._steps.capture()
             self._column_steps.capture(pool)
-        if self._done is not None:
+        if self.engine.device.type == "cuda":
             torch.cuda.synchronize(self.engine.device)
 
     def reset(self, slot: int, sampling: SamplingConfig | None = None, seed: int = 0) -> None:
@@ -222,9 +226,10 @@ class PersonaPlexUnit:
         pcm = self.engine.inputs.host["pcm"]
         for i, (_, frame) in enumerate(rows):
             pcm[i] = 0.0 if frame is None else frame
+        started = time.perf_counter()
         with torch.inference_mode():
             self._steps.replay(size)
-        self._wait()
+        self._wait.wait(size, started)
         slots = np.array(index[:count])
         fresh = self._fresh[slots]
         self._advance(slots, fresh)
@@ -234,11 +239,6 @@ class PersonaPlexUnit:
         """Copy the chosen slots' words into the staged rows: the fields lie there in the same order."""
         words = self._words.shape[1]
         self.engine.inputs.words[: len(index), :words] = self._words[index]
-
-    def _wait(self) -> None:
-        if self._done is not None:
-            self._done.record()
-            self._done.synchronize()
 
     def _advance(self, slots: npt.NDArray[np.int64], fresh: npt.NDArray[np.bool_]) -> None:
         views = self._views
@@ -307,8 +307,9 @@ class PersonaPlexUnit:
         views["forced"][slot] = -1
         views["forced"][slot, 2:] = prompt.agent_late
         self._stage([slot])
+        started = time.perf_counter()
         self._column_steps.replay(1)
-        self._wait()
+        self._wait.wait(_FINISH, started)
         views["column"][slot] = prompt.count
         self._go_live(np.array([slot]))
 

@@ -137,7 +137,8 @@ def test_rotation_is_exact_late_in_a_session(fast_weights):
 
     target = engine(fast_weights, True)
     target.inputs.host["column"][:4, 0] = [3, 2999, 100_000, 3_000_000]
-    target.inputs.to_device(ROWS)
+    with torch.inference_mode():
+        target.inputs.to_device(ROWS)
     batch = rows_of(target.inputs, 4)
     found, wanted = ([torch.zeros(4, 64, device=CUDA) for _ in range(2)] for _ in range(2))
     TritonOps(ROWS, CUDA).rotation(batch, 10000.0, *found)
@@ -208,9 +209,9 @@ def test_a_nan_is_reported_for_its_row_only_and_cleared_by_reset(fast_weights):
     for _ in range(2):
         target.run([(slot, good) for slot in range(4)])
     outputs = target.run([(0, good), (1, bad), (2, good), (3, good)])
+    assert [output.not_finite for output in outputs] == [False, True, False, False]
     more = target.run([(slot, good) for slot in range(4)])
-    assert any(row[1].not_finite for row in (outputs, more)) or outputs[1].pcm is not None
-    assert not any(o.failure for row in (outputs, more) for i, o in enumerate(row) if i != 1)
+    assert [output.not_finite for output in more] == [False, True, False, False]
     target.reset(1)
     assert all(not o.failure for _ in range(3) for o in target.run([(slot, good) for slot in range(4)]))
 
