@@ -166,6 +166,7 @@ def measure(engine: Engine, batches: list[int], contexts: list[int], repeats: in
     }
     records = []
     pool = None
+    kept = []  # a memory pool ends with the last graph that uses it
     for batch in batches:
         began = time.perf_counter()
         stage_rows(engine, batch, min(contexts))
@@ -173,6 +174,7 @@ def measure(engine: Engine, batches: list[int], contexts: list[int], repeats: in
         for name, launch in parts.items():
             graphs[name] = GraphBuckets(launch, (batch,), engine.device)
             pool = graphs[name].capture(pool)
+            kept.append(graphs[name])
         synchronize()
         say(f"B={batch}: compiled and captured in {time.perf_counter() - began:.1f} s")
         for context in contexts:
