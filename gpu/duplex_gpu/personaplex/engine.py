@@ -25,14 +25,15 @@ class EngineOptions:
     """How much the engine holds and how.
 
     `max_rows` sessions at once, `kv_pages` pages of `page_columns` columns for all of them together; `kv_dtype` the
-    type keys and values are stored in (bfloat16 by default on CUDA, float8_e4m3fn halves it); `kernels` picks the
-    Triton operations (CUDA only) or plain torch.
+    type keys and values are stored in (bfloat16 by default on CUDA, float8_e4m3fn halves it); `prefill_columns` the most
+    prompt columns in one pass; `kernels` picks the Triton operations (CUDA only) or plain torch.
     """
 
     max_rows: int
     kv_pages: int
     page_columns: int = 64
     kv_dtype: torch.dtype | None = None
+    prefill_columns: int = 64
     kernels: bool = False
 
 
@@ -70,7 +71,8 @@ class Engine:
         rows = options.max_rows
         self.config, self.options, self.weights, self.device = config, options, lm, device
         self.scratch_slot = rows
-        ops = pick_operations(options.kernels, rows, device)
+        wide = max(rows, options.prefill_columns)
+        ops = pick_operations(options.kernels, wide, device)
         self.kv = PagedKV(
             layers=config.lm.layers,
             heads=config.lm.heads,
@@ -83,9 +85,11 @@ class Engine:
             device=device,
         )
         self.codec = MimiCodec(config.mimi, mimi, ops.codec, rows, rows)
-        self.temporal = Temporal(config.lm, lm, self.kv, ops.lm, rows)
+        self.temporal = Temporal(config.lm, lm, self.kv, ops.lm, wide)
         self.depformer = Depformer(config.lm, lm, ops.lm, rows)
         self._columns = ops.column
+        self._lm_ops = ops.lm
+        self._prompt = torch.zeros(options.prefill_columns, config.lm.dim, device=device)
         self.state_fields: dict[str, Field] = {
             **LM_FIELDS,
             "encoder_position": Field(),
@@ -95,7 +99,7 @@ class Engine:
             "forced": Field(TOKENS),
             "pages": Field(self.kv.table_pages),
         }
-        self.inputs = Staging({**self.state_fields, "pcm": Field(FRAME_SAMPLES, real=True)}, rows, device)
+        self.inputs = Staging({**self.state_fields, "pcm": Field(FRAME_SAMPLES, real=True)}, wide, device)
         self.outputs = Staging(
             {
                 "tokens": Field(TOKENS),
@@ -141,6 +145,22 @@ class Engine:
         self.language(count, audio=False)
         self._report(count, False)
         self.outputs.to_host(count)
+
+    def embed(self, columns: torch.Tensor) -> torch.Tensor:
+        """Input embeddings [count, dim] float32 of token columns int32 [count, 17]."""
+        out = torch.empty(columns.shape[0], self.config.lm.dim, device=self.device)
+        self._lm_ops.embed_columns(columns, self.weights.text_table, self.weights.audio_table, out)
+        return out
+
+    def set_prompt(self, embedded: torch.Tensor) -> None:
+        """Put the input embeddings of the next prompt columns where `launch_prefill` reads them."""
+        self._prompt[: embedded.shape[0]].copy_(embedded)
+
+    def launch_prefill(self, count: int) -> None:
+        """Keys and values of known columns: each of the `count` rows is a column of a session, in order, its input from
+        `set_prompt`. Chooses nothing."""
+        self.inputs.to_device(count)
+        self.temporal.run(rows_of(self.inputs, count), self._prompt[:count])
 
     def encode(self, count: int) -> None:
         """PCM of the rows to codes."""

@@ -49,7 +49,7 @@ class LoadOptions:
     fp8_kv: bool = False
     kernels: bool = True
     sampling: SamplingConfig = attrs.field(factory=SamplingConfig)
-    prefill_chunk: int = 64
+    prefill_columns: int = 64
     spare_bytes: int = 4 << 30
     """Device memory left free for graphs, libraries and prefill when `kv_columns` is None."""
 
@@ -74,7 +74,6 @@ def load_unit(folder: Path, options: LoadOptions, report: Report | None = None) 
         pieces,
         voices,
         sampling=options.sampling,
-        prefill_chunk=options.prefill_chunk,
     )
 
 
@@ -146,6 +145,7 @@ def build_engine(
             kv_pages=pages,
             page_columns=options.page_columns,
             kv_dtype=kv_dtype,
+            prefill_columns=options.prefill_columns,
             kernels=on_gpu and options.kernels,
         ),
     )

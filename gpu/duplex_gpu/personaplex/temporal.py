@@ -32,11 +32,22 @@ class Temporal:
         self._sin = buffer(config.head_dim // 2, torch.float32)
 
     def step(self, rows: Rows) -> None:
-        """Run one column for each row; the row's KV pages must cover its column."""
+        """Run one column for each row from `columns`; the row's KV pages must cover its column."""
+        n, weights = rows.count, self._weights
+        x = self._x[:n]
+        self._ops.embed_columns(self.columns[:n], weights.text_table, weights.audio_table, x)
+        self.run(rows, x)
+        self._ops.product(self.hidden[:n], weights.text_head, self.text_logits[:n])
+
+    def run(self, rows: Rows, x: torch.Tensor) -> None:
+        """All layers from input embeddings `x` [n, dim] float32 (overwritten) to `hidden`.
+
+        Rows may be columns of one session that follow each other: every layer stores all keys and values before it
+        attends, and a row sees the cells up to its own column, so that is a causal prefill.
+        """
         n, config, weights, ops, kv = rows.count, self._config, self._weights, self._ops, self._kv
-        x, q, attended, gated = (b[:n] for b in (self._x, self._q, self._attended, self._gated))
+        q, attended, gated = (b[:n] for b in (self._q, self._attended, self._gated))
         turns = (self._cos[:n], self._sin[:n])
-        ops.embed_columns(self.columns[:n], weights.text_table, weights.audio_table, x)
         ops.rotation(rows, config.rope_base, *turns)
         for layer, block in enumerate(weights.blocks):
             ops.norm_qkv_store(x, block.norm1, config.norm_eps, block.qkv, turns, rows, kv, layer, q)
@@ -44,6 +55,4 @@ class Temporal:
             ops.add_product(attended, block.out, x)
             ops.norm_gated(x, block.norm2, config.norm_eps, block.gate, gated)
             ops.add_product(gated, block.down, x)
-        hidden = self.hidden[:n]
-        ops.rms_norm(x, weights.out_norm, config.norm_eps, hidden)
-        ops.product(hidden, weights.text_head, self.text_logits[:n])
+        ops.rms_norm(x, weights.out_norm, config.norm_eps, self.hidden[:n])

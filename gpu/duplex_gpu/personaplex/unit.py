@@ -14,11 +14,11 @@ from duplex_gpu.personaplex.config import (
     FRAME_MS,
     FRAME_SAMPLES,
     SAMPLE_RATE_HZ,
+    STREAMS,
     TOKENS,
     SamplingConfig,
 )
 from duplex_gpu.personaplex.engine import Engine
-from duplex_gpu.personaplex.prefill import embed, prefill
 from duplex_gpu.personaplex.prompts import Prompt, PromptError, Voice, VoiceShelf, build_prompt, wrap_persona
 from duplex_gpu.personaplex.text import SILENT_IDS, TextModelError, TextPieces, Transcript
 from duplex_gpu.runtime.graphs import GraphBuckets, StepWait, buckets_up_to
@@ -27,7 +27,7 @@ from duplex_gpu.runtime.kv_pages import KVExhaustedError, KVStatistics
 Pcm = npt.NDArray[np.float32]
 
 _FINISH = 0
-"""Names the prompt-finishing step among the waits; batch buckets start at 1."""
+"""Names the prompt-finishing step among the waits; batch buckets count up from 1, prefill buckets down from -1."""
 
 
 @attrs.frozen(eq=False)
@@ -79,7 +79,6 @@ class PersonaPlexUnit:
         voices: VoiceShelf | None = None,
         *,
         sampling: SamplingConfig | None = None,
-        prefill_chunk: int = 64,
         buckets: Sequence[int] | None = None,
     ) -> None:
         self.engine = engine
@@ -87,9 +86,11 @@ class PersonaPlexUnit:
         self.pieces = pieces
         self.voices = voices
         self._sampling = sampling or SamplingConfig()
-        self._chunk = prefill_chunk
+        self._chunk = engine.options.prefill_columns
         self._steps = GraphBuckets(engine.launch, buckets or buckets_up_to(self.max_rows), engine.device)
         self._column_steps = GraphBuckets(engine.launch_column, (1,), engine.device)
+        sizes = sorted({min(size, self._chunk) for size in (16, 32, self._chunk)})
+        self._prefill_steps = GraphBuckets(engine.launch_prefill, sizes, engine.device)
         self._wait = StepWait(engine.device)
         self._prefixes: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._feeding: dict[int, _Feeding] = {}
@@ -117,6 +118,8 @@ class PersonaPlexUnit:
         with torch.inference_mode():
             pool = self._steps.capture()
             self._column_steps.capture(pool)
+            self._prefill_steps.capture(pool)
+            self._rehearse()
         if self.engine.device.type == "cuda":
             torch.cuda.synchronize(self.engine.device)
 
@@ -179,7 +182,7 @@ class PersonaPlexUnit:
         self._ensure(slot, prompt.count)
         with torch.inference_mode():
             columns = torch.from_numpy(prompt.columns).to(engine.device)
-            embedded = embed(engine.weights, columns)
+            embedded = engine.embed(columns)
             done = 0
             if prompt.voice is not None:
                 embedded = torch.cat([prompt.voice.embeddings.to(engine.device), embedded])
@@ -197,7 +200,7 @@ class PersonaPlexUnit:
         stop = min(done + self._chunk, border)
         with torch.inference_mode():
             if stop > done:
-                prefill(engine.config.lm, engine.weights, engine.kv, slot, feeding.embedded[done:stop], done)
+                self._prefill(slot, feeding.embedded[done:stop], done)
                 feeding.done = stop
                 if stop == prompt.cached and prompt.voice is not None:
                     self._prefixes.setdefault(prompt.voice.name, engine.kv.snapshot(slot, stop))
@@ -295,6 +298,33 @@ class PersonaPlexUnit:
         if kv.ensure(slot, columns):
             table = kv.table(slot)
             self._views["pages"][slot, : len(table)] = table
+
+    def _prefill(self, slot: int, embedded: torch.Tensor, first: int) -> None:
+        """Run columns of one session, `first` and those after it, as the rows of one pass."""
+        engine, host, count = self.engine, self.engine.inputs.host, embedded.shape[0]
+        size = self._prefill_steps.bucket(count) if self._prefill_steps.captured else count
+        self._stage([slot] * count + [engine.scratch_slot] * (size - count))
+        host["column"][:count, 0] = np.arange(first, first + count)
+        engine.set_prompt(embedded)
+        started = time.perf_counter()
+        self._prefill_steps.replay(size)
+        self._wait.wait(-size, started)
+
+    def _rehearse(self) -> None:
+        """Start one session with a made-up voice, so that nothing of it is loaded for the first time in earnest."""
+        lm = self.engine.config.lm
+        voice = Voice("", torch.zeros(2, lm.dim), *np.zeros((2, STREAMS), np.int32))
+        try:
+            prompt = build_prompt(lm, voice, [])
+            for _ in range(2):
+                self.reset(0)
+                self.begin_prompt(0, prompt)
+                while not self.feed_prompt(0):
+                    pass
+        except (PromptError, KVExhaustedError):  # too small a context or memory for prompts at all
+            pass
+        self._prefixes.pop("", None)
+        self.reset(0)
 
     def _finish_prompt(self, slot: int, prompt: Prompt) -> None:
         """Run the prompt's last column through the ordinary step: it chooses the first live column's text and code 0."""

@@ -50,14 +50,20 @@ def codec(rows: int, slots: int, state: State | None = None) -> MimiCodec:
 
 
 def engine(
-    rows: int, pages: int | None = None, page_columns: int = 8, config: PersonaPlexConfig = CONFIG, seed: int = 11
+    rows: int, pages: int | None = None, page_columns: int = 8, prefill_columns: int = 64, seed: int = 11
 ) -> Engine:
+    config: PersonaPlexConfig = CONFIG
     per_slot = -(-config.lm.context // page_columns)
     return Engine(
         config,
         build_lm_weights(config.lm, TakeFrom(lm_state(seed)), torch.float32),
         build_mimi_weights(config.mimi, TakeFrom(mimi_state()), torch.float32),
-        EngineOptions(max_rows=rows, kv_pages=per_slot * rows if pages is None else pages, page_columns=page_columns),
+        EngineOptions(
+            max_rows=rows,
+            kv_pages=per_slot * rows if pages is None else pages,
+            page_columns=page_columns,
+            prefill_columns=prefill_columns,
+        ),
     )
 
 
@@ -67,12 +73,12 @@ def unit(
     sampling: SamplingConfig = GREEDY,
     pages: int | None = None,
     page_columns: int = 8,
-    prefill_chunk: int = 64,
+    prefill_columns: int = 64,
     seed: int = 11,
 ) -> PersonaPlexUnit:
     pieces: list[str | bytes] = [f" w{token}" for token in range(CONFIG.lm.text_vocab)]
     made = PersonaPlexUnit(
-        engine(rows, pages, page_columns, seed=seed), TextPieces(pieces), sampling=sampling, prefill_chunk=prefill_chunk
+        engine(rows, pages, page_columns, prefill_columns, seed), TextPieces(pieces), sampling=sampling
     )
     made.warm_up()
     return made

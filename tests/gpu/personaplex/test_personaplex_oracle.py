@@ -7,15 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from personaplex_support import CONFIG, TakeFrom, codec, engine, lm_state, microphone, mimi_state, unit
+from personaplex_support import CONFIG, codec, engine, lm_state, microphone, mimi_state, unit
 
 pytest.importorskip("moshi", reason="the reference package moshi is not installed (requirements-oracle.txt)")
 
 from personaplex_oracle import oracle_generator, oracle_lm, oracle_mimi
 
 from duplex_gpu.personaplex.config import PAD_TEXT, SILENCE_CODES, SINE_CODES
-from duplex_gpu.personaplex.lm_weights import build_lm_weights
-from duplex_gpu.personaplex.prefill import embed, prefill
 from duplex_gpu.personaplex.prompts import Voice, build_prompt
 from duplex_gpu.runtime.rows import rows_of
 
@@ -78,11 +76,18 @@ def test_batched_prefill_gives_the_hidden_states_of_single_columns():
     with reference.streaming(1):
         wanted = [reference.forward_text(columns[:, :, t : t + 1])[0][0, 0] for t in range(30)]
     ours = engine(1)
-    weights = build_lm_weights(LM, TakeFrom(lm_state()), torch.float32)
-    x = embed(weights, columns[0].t())
     ours.kv.ensure(0, 30)
-    hidden = torch.cat([prefill(LM, weights, ours.kv, 0, x[a:b], a) for a, b in pairwise([0, 1, 12, 29, 30])])
-    assert (hidden - torch.stack(wanted)).abs().max() < 1e-5
+    x = ours.embed(columns[0].t().int())
+    host = ours.inputs.host
+    found = []
+    for start, stop in pairwise([0, 1, 12, 29, 30]):
+        count = stop - start
+        host["pages"][:count, : len(ours.kv.table(0))] = ours.kv.table(0)
+        host["column"][:count, 0] = range(start, stop)
+        ours.set_prompt(x[start:stop])
+        ours.launch_prefill(count)
+        found.append(ours.temporal.hidden[:count].clone())
+    assert (torch.cat(found) - torch.stack(wanted)).abs().max() < 1e-5
 
 
 def test_mimi_codes_latents_and_waveform_streaming_past_the_window():
@@ -226,7 +231,7 @@ def test_prompts_voice_and_persona_then_live(chunk: int):
         np.where(np.isin(np.arange(17), late), table[:, given + 1].int().numpy(), -2).astype(np.int32),
     )
 
-    ours = unit(3, prefill_chunk=chunk)
+    ours = unit(3, prefill_columns=chunk)
     prompt = build_prompt(LM, voice, persona)
     assert prompt.count == count
     for slot in (1, 2):  # the second time the voice's columns are copied in
