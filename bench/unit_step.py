@@ -252,7 +252,7 @@ def measure_unit(engine: Engine, batches: list[int], repeats: int) -> dict[str, 
     torch.save(raw, buffer)
     buffer.seek(0)
     prompt = build_prompt(lm, load_voice("bench", buffer, lm), list(range(10, 10 + min(60, part))))
-    for label in ("voice unknown, first use", "voice cached", "voice cached"):
+    for label in ("voice unknown", "voice cached", "voice cached"):
         unit.reset(0)
         begins = time.perf_counter()
         unit.begin_prompt(0, prompt)

@@ -122,16 +122,18 @@ class TorchOps:
         """
         kind = min(stream, 1)
         logits = logits.float()
-        vocabulary = logits.shape[1]
-        top_k = rows.device["top_k"][:, kind].long().clamp(1, vocabulary)
-        ranked = logits.sort(-1, descending=True).values
-        least = ranked.gather(1, top_k[:, None] - 1)
-        ids = torch.arange(vocabulary, device=logits.device)[None]
-        seed = rows.device["seed"]
-        word = philox_word(seed[:, 0:1], seed[:, 1:2], ids, rows.device["column"], torch.full_like(ids, stream))
-        temperature = rows.device["temperature"][:, kind : kind + 1]
-        score = torch.where(temperature > 0, logits / temperature.clamp(min=1e-6) + gumbel(word), logits)
-        drawn = score.masked_fill(logits < least, float("-inf")).argmax(-1)
+        drawn = logits.argmax(-1)
+        hot = rows.host["temperature"][:, kind] > 0
+        if hot.any():
+            most = min(int(rows.host["top_k"][:, kind].max()), logits.shape[1])
+            values, ids = logits.topk(most)
+            seed = rows.device["seed"]
+            word = philox_word(seed[:, 0:1], seed[:, 1:2], ids, rows.device["column"], torch.full_like(ids, stream))
+            temperature = rows.device["temperature"][:, kind : kind + 1]
+            out = torch.arange(most, device=ids.device) >= rows.device["top_k"][:, kind : kind + 1]
+            score = (values / temperature.clamp(min=1e-6) + gumbel(word)).masked_fill(out, float("-inf"))
+            sampled = ids.gather(1, score.argmax(-1, keepdim=True))[:, 0]
+            drawn = torch.where(temperature[:, 0] > 0, sampled, drawn)
         given = forced[:, stream].long()
         tokens[:, stream] = torch.where(given >= 0, given, drawn).to(tokens.dtype)
 

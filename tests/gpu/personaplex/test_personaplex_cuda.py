@@ -233,3 +233,24 @@ def test_prompted_sessions_start_alike_with_and_without_neighbours(fast_weights)
     assert first[0] == first[1]
     outputs = target.run([(0, None), (3, None)])
     assert all(o.pcm is not None and not o.failure for o in outputs)
+
+
+def test_prefill_of_many_columns_against_float32(fast_weights, exact_weights):
+    """Columns of one session in two passes, the second attending to the first."""
+    random = np.random.default_rng(4)
+    columns = torch.from_numpy(random.integers(0, 2048, (80, 17)).astype(np.int32)).to(CUDA)
+    hidden = []
+    for target in (engine(fast_weights, True, kv=torch.bfloat16), engine(exact_weights, False, kv=torch.float32)):
+        target.kv.ensure(5, 80)
+        host = target.inputs.host
+        with torch.inference_mode():
+            x = target.embed(columns)
+            for start, stop in ((0, 50), (50, 80)):
+                count = stop - start
+                host["pages"][:count, :2] = target.kv.table(5)
+                host["column"][:count, 0] = np.arange(start, stop)
+                target.set_prompt(x[start:stop])
+                target.launch_prefill(count)
+        torch.cuda.synchronize()
+        hidden.append(target.temporal.hidden[:30].float())
+    assert relative(*hidden) < 2e-2
