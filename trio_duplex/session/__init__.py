@@ -1,1 +1,1 @@
-"""TODO."""
+"""One conversation: nursery, epochs, mailbox, responses, history, ledger, journal. No sockets, JSON or torch."""

@@ -1,0 +1,39 @@
+# Every target makes its own virtual environment in .venv; PYTHON may name another interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo serve test test-full lint clean
+
+demo: $(VENV)/.demo
+	$(BIN)/trio-duplex demo --out demo_out
+
+serve: $(VENV)/.demo
+	$(BIN)/trio-duplex serve --deploy deploy/demo.yaml
+
+# One short line of dots and the summary; the slow suites live in test-full.
+test: $(VENV)/.dev lint
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-full: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -m "slow"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) -e '.[demo]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(PIP) -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo_out build dist .pytest_cache .mypy_cache .ruff_cache

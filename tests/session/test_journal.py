@@ -1,0 +1,171 @@
+"""The journal: numbering at the take, dropping without gaps, replay, bounds (contract 15.1, 24a)."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+import trio
+
+from duplex_protocol.dialect import Projected
+from duplex_protocol.values import Json
+from trio_duplex.session.journal import CursorAhead, Journal, JournalGap
+
+encoded: list[int] = []
+
+
+def encode(frame: Json, seq: int | None) -> bytes:
+    encoded.append(seq or 0)
+    return orjson.dumps({**frame, "seq": seq})
+
+
+def journal(max_bytes: int = 1_000_000, ttl_s: float = 60) -> Journal:
+    encoded.clear()
+    return Journal(encode, max_bytes=max_bytes, ttl_s=ttl_s)
+
+
+def one(kind: str, *, droppable: bool = False) -> Projected:
+    return Projected(frames=({"type": kind},), droppable=droppable)
+
+
+def drain(cursor: object) -> list[tuple[str, int]]:
+    out = []
+    while True:
+        try:
+            frame = orjson.loads(cursor.next_nowait())  # type: ignore[attr-defined]
+        except (trio.WouldBlock, trio.EndOfChannel):
+            return out
+        out.append((frame["type"], frame["seq"]))
+
+
+async def test_numbers_are_given_when_taken(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal()
+    for kind in "abc":
+        log.append(one(kind))
+    assert log.head == 0
+    cursor = log.cursor(0)
+    assert orjson.loads(cursor.next_nowait())["seq"] == 1
+    assert log.head == 1
+    assert drain(cursor) == [("b", 2), ("c", 3)]
+
+
+async def test_dropping_an_epoch_leaves_no_gap(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal()
+    log.append(one("created"), epoch=0)
+    for k in range(3):
+        log.append(one(f"delta{k}", droppable=True), epoch=0, tag=k)
+    cursor = log.cursor(0)
+    cursor.next_nowait()
+    cursor.next_nowait()
+    assert log.drop_epoch(0) == [1, 2]
+    log.append(one("done"), epoch=0)
+    assert drain(cursor) == [("done", 3)]
+
+
+async def test_frames_of_one_entry_are_numbered_together(autojump_clock: trio.testing.MockClock) -> None:
+    """O6: an audio delta that was taken keeps its transcript delta, even if the epoch ends in between."""
+    log = journal()
+    log.append(Projected(frames=({"type": "audio"}, {"type": "transcript"}), droppable=True), epoch=0)
+    cursor = log.cursor(0)
+    assert orjson.loads(cursor.next_nowait())["type"] == "audio"
+    assert log.drop_epoch(0) == []
+    assert drain(cursor) == [("transcript", 2)]
+
+
+async def test_each_event_is_encoded_once(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal()
+    for kind in "abc":
+        log.append(one(kind))
+    first, second = log.cursor(0), log.cursor(0)
+    assert drain(first) == drain(second) == [("a", 1), ("b", 2), ("c", 3)]
+    assert drain(log.cursor(1)) == [("b", 2), ("c", 3)]
+    assert encoded == [1, 2, 3]
+
+
+async def test_trim_and_gap(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal()
+    for kind in "abcd":
+        log.append(one(kind))
+    cursor = log.cursor(0)
+    drain(cursor)
+    log.trim(2)
+    log.trim(1)
+    assert drain(log.cursor(2)) == [("c", 3), ("d", 4)]
+    with pytest.raises(JournalGap):
+        log.cursor(1)
+    with pytest.raises(CursorAhead):
+        log.cursor(5)
+    with pytest.raises(CursorAhead):
+        log.trim(5)
+
+
+async def test_an_early_ack_cannot_strand_a_cursor(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal()
+    log.append(Projected(frames=({"type": "a"}, {"type": "b"})))
+    cursor = log.cursor(0)
+    cursor.next_nowait()
+    log.trim(2)
+    assert drain(cursor) == [("b", 2)]
+
+
+async def test_age_bound(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal(ttl_s=60)
+    log.append(one("old"))
+    drain(log.cursor(0))
+    await trio.sleep(61)
+    log.append(one("new"))
+    for cursor in list(log._cursors):
+        cursor.stop()
+    with pytest.raises(JournalGap):
+        log.cursor(0)
+    assert drain(log.cursor(1)) == [("new", 2)]
+
+
+async def test_overflow_stops_recording_but_not_delivery(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal(max_bytes=1_500)
+    cursor = log.cursor(0)
+    for _ in range(100):
+        log.append(one("x"))
+        drain(cursor)
+    assert log.overflowed
+    assert log.head == 100
+    assert log.statistics().kept_bytes < 1_500
+    cursor.stop()
+    log.append(one("later"))
+    assert log.head == 101, "detached after an overflow: numbered and forgotten"
+    assert log.statistics().pending == 0
+    with pytest.raises(JournalGap):
+        log.cursor(50)
+
+
+async def test_cursor_waits_and_ends(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal()
+    cursor = log.cursor(0)
+    seen: list[str] = []
+
+    async def read() -> None:
+        while True:
+            try:
+                seen.append(orjson.loads(await cursor.next())["type"])
+            except trio.EndOfChannel:
+                return
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.sleep(1)
+        log.append(one("a"))
+        await trio.sleep(1)
+        log.append(one("b"))
+        log.close()
+    assert seen == ["a", "b"]
+
+
+async def test_cancelled_wait_takes_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal()
+    cursor = log.cursor(0)
+    with trio.move_on_after(1):
+        await cursor.next()
+    log.append(one("a"))
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await cursor.next()
+    assert drain(cursor) == [("a", 1)]

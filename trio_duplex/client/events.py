@@ -1,0 +1,278 @@
+"""Server events as typed views of the wire dictionaries (contract section 21.2).
+
+Nothing here validates: a client must take whatever any server of this API sends, so every accessor returns None
+when a field is missing or has another type than promised.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import attrs
+import pybase64
+
+from .errors import DuplexProtocolError
+
+JsonDict = dict[str, Any]
+
+
+def _str(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _member(value: object, key: str) -> object:
+    return value.get(key) if isinstance(value, Mapping) else None
+
+
+@attrs.define(eq=False)
+class DuplexEvent:
+    """One server event. `raw` is the wire dictionary, unchanged.
+
+    `received_at_s` is the `time.monotonic()` reading at which the client's reader parsed it (None for events that
+    were made by hand).
+    """
+
+    raw: JsonDict
+    received_at_s: float | None = attrs.field(default=None, kw_only=True)
+
+    @property
+    def type(self) -> str:
+        return _str(self.raw.get("type")) or ""
+
+    @property
+    def event_id(self) -> str | None:
+        return _str(self.raw.get("event_id"))
+
+    @property
+    def session_id(self) -> str | None:
+        """Top-level `session_id`, else `session.id`."""
+        return _str(self.raw.get("session_id")) or _str(_member(self.raw.get("session"), "id"))
+
+    @property
+    def response_id(self) -> str | None:
+        """Top-level `response_id`, else `response.id`."""
+        return _str(self.raw.get("response_id")) or _str(_member(self.raw.get("response"), "id"))
+
+    @property
+    def item_id(self) -> str | None:
+        """Top-level `item_id`, else `item.id`."""
+        return _str(self.raw.get("item_id")) or _str(_member(self.raw.get("item"), "id"))
+
+    @property
+    def server_event_seq(self) -> int | None:
+        return _int(self.raw.get("server_event_seq"))
+
+    @property
+    def sample_rate_hz(self) -> int | None:
+        return _int(self.raw.get("sample_rate_hz"))
+
+    @property
+    def audio(self) -> bytes | None:
+        """Decoded audio; None on everything but audio deltas, and on bad base64."""
+        return None
+
+    @property
+    def text(self) -> str | None:
+        """`text`, `delta` or `transcript`, the first that is a string."""
+        for key in ("text", "delta", "transcript"):
+            value = self.raw.get(key)
+            if isinstance(value, str):
+                return value
+        return None
+
+
+class SessionCreated(DuplexEvent):
+    __slots__ = ()
+
+    @property
+    def session(self) -> JsonDict:
+        value = self.raw.get("session")
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def resume_token(self) -> str | None:
+        """Top level (duplex view) or inside `session` (plain view)."""
+        return _str(self.raw.get("resume_token")) or _str(self.session.get("resume_token"))
+
+    @property
+    def incarnation(self) -> int:
+        value = _int(self.raw.get("incarnation"))
+        if value is None:
+            value = _int(self.session.get("incarnation"))
+        return 0 if value is None else value
+
+
+class SessionResumed(SessionCreated):
+    __slots__ = ()
+
+
+class SessionUpdated(DuplexEvent):
+    __slots__ = ()
+
+    @property
+    def session(self) -> JsonDict:
+        value = self.raw.get("session")
+        return value if isinstance(value, dict) else {}
+
+
+class SessionClosed(DuplexEvent):
+    """Last event of a session. Some servers wrap the reason in `event`."""
+
+    __slots__ = ()
+
+    @property
+    def reason(self) -> str | None:
+        return _str(self.raw.get("reason")) or _str(_member(self.raw.get("event"), "reason"))
+
+
+class SessionExpired(DuplexEvent):
+    __slots__ = ()
+
+    @property
+    def reason(self) -> str | None:
+        return _str(self.raw.get("reason"))
+
+
+class ResponseCreated(DuplexEvent):
+    __slots__ = ()
+
+
+class ResponseDone(DuplexEvent):
+    __slots__ = ()
+
+    @property
+    def status(self) -> str | None:
+        """`completed`, `cancelled`, `failed` (or what the server says)."""
+        return _str(_member(self.raw.get("response"), "status"))
+
+
+@attrs.define(eq=False)
+class AudioDelta(DuplexEvent):
+    """One chunk of assistant audio; decoded once, on first use."""
+
+    _decoded: bytes | None = attrs.field(default=None, init=False, repr=False)
+    _tried: bool = attrs.field(default=False, init=False, repr=False)
+
+    @property
+    def audio(self) -> bytes | None:
+        if not self._tried:
+            self._tried = True
+            for key in ("delta", "audio"):
+                value = self.raw.get(key)
+                if isinstance(value, str):
+                    self._decoded = _decode_base64(value)
+                    break
+        return self._decoded
+
+    @property
+    def text(self) -> str | None:
+        """None: the `delta` of this event is audio."""
+        return None
+
+    @property
+    def format(self) -> str | None:
+        """Encoding of the decoded bytes as the server names it."""
+        return _str(self.raw.get("format"))
+
+    @property
+    def audio_duration_ms(self) -> int | None:
+        """Cumulative length of the response's audio up to this delta, when the server says."""
+        return _int(_member(self.raw.get("metadata"), "audio_duration_ms"))
+
+
+class TranscriptDelta(DuplexEvent):
+    __slots__ = ()
+
+
+class TextDelta(DuplexEvent):
+    __slots__ = ()
+
+
+class ListenDecision(DuplexEvent):
+    __slots__ = ()
+
+
+class SpeakDecision(DuplexEvent):
+    __slots__ = ()
+
+
+class ErrorEvent(DuplexEvent):
+    """An `error` event, in the envelope form (`error` is an object) or the flat handshake form."""
+
+    __slots__ = ()
+
+    @property
+    def code(self) -> str | None:
+        return _str(_member(self.raw.get("error"), "code")) or _str(self.raw.get("code"))
+
+    @property
+    def message(self) -> str:
+        error = self.raw.get("error")
+        found = _str(error) or _str(_member(error, "message")) or _str(self.raw.get("message"))
+        return found or self.code or "the server reported an error without a message"
+
+    @property
+    def param(self) -> str | None:
+        return _str(_member(self.raw.get("error"), "param")) or _str(self.raw.get("param"))
+
+    @property
+    def related_event_id(self) -> str | None:
+        """The client event this error answers; None if the server does not name one."""
+        return _str(_member(self.raw.get("error"), "event_id"))
+
+    def to_exception(self) -> DuplexProtocolError:
+        return DuplexProtocolError(self.message, code=self.code, event_id=self.related_event_id, raw=self.raw)
+
+
+class ConnectionResumed(DuplexEvent):
+    """Made by the client itself after an automatic resume, ahead of the server's `session.resumed`."""
+
+    TYPE: ClassVar[str] = "connection.resumed"
+    __slots__ = ()
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt succeeded, counted from 1."""
+        return _int(self.raw.get("attempt")) or 0
+
+
+EVENT_CLASSES: dict[str, type[DuplexEvent]] = {
+    "session.created": SessionCreated,
+    "session.resumed": SessionResumed,
+    "session.updated": SessionUpdated,
+    "session.closed": SessionClosed,
+    "session.expired": SessionExpired,
+    "response.created": ResponseCreated,
+    "response.done": ResponseDone,
+    "response.output_audio.delta": AudioDelta,
+    "response.audio.delta": AudioDelta,
+    "response.output_audio_transcript.delta": TranscriptDelta,
+    "response.audio_transcript.delta": TranscriptDelta,
+    "response.output_text.delta": TextDelta,
+    "response.text.delta": TextDelta,
+    "response.listen": ListenDecision,
+    "response.speak": SpeakDecision,
+    "error": ErrorEvent,
+    ConnectionResumed.TYPE: ConnectionResumed,
+}
+"""Wire type to class; the beta names are accepted on input only."""
+
+
+def wrap_event(raw: JsonDict, *, received_at_s: float | None = None) -> DuplexEvent:
+    """The typed view of a wire dictionary; unknown types become a plain `DuplexEvent`."""
+    kind = raw.get("type")
+    cls = EVENT_CLASSES.get(kind, DuplexEvent) if isinstance(kind, str) else DuplexEvent
+    return cls(raw, received_at_s=received_at_s)
+
+
+def _decode_base64(text: str) -> bytes | None:
+    try:
+        return pybase64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None

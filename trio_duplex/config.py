@@ -1,0 +1,108 @@
+"""Deploy files: YAML → attrs values. Unknown keys fail with the list of known ones; nothing is silently dropped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+import cattrs
+import cattrs.errors
+from cattrs.gen import make_dict_structure_fn
+
+from trio_duplex.session.settings import SessionSettings
+
+
+class DeployError(Exception):
+    """The deploy file cannot be used; the message is one line naming the file and the key."""
+
+
+@attrs.frozen
+class Deployment:
+    """One deployed model: which plugin, its own options, and the bounds of its sessions (contract 16.2)."""
+
+    model: str
+    session_mode: Literal["duplex", "turn"] = "duplex"
+    duplex_session: SessionSettings = SessionSettings()
+    options: dict[str, Any] = attrs.field(factory=dict)
+    """The model's own block, structured by its plugin."""
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(forbid_extra_keys=True)
+
+    def number(value: Any, _: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"expected a number, got {value!r}")
+        return float(value)
+
+    def whole(value: Any, _: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"expected a whole number, got {value!r}")
+        return value
+
+    def text(value: Any, _: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"expected text, got {value!r}")
+        return value
+
+    def flag(value: Any, _: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"expected true or false, got {value!r}")
+        return value
+
+    for kind, hook in ((float, number), (int, whole), (str, text), (bool, flag)):
+        converter.register_structure_hook(kind, hook)
+    converter.register_structure_hook(Path, lambda value, _: Path(text(value, str)))
+    return converter
+
+
+def structure(value: object, kind: type[Any], *, where: str) -> Any:
+    """``value`` → an attrs value of ``kind``, strictly.
+
+    Raises :class:`DeployError` with one line that names ``where`` and the key; an unknown key is answered with the
+    known ones.
+    """
+    if value is None:
+        value = {}
+    if not isinstance(value, dict):
+        raise DeployError(f"{where}: expected a mapping, got {type(value).__name__}")
+    converter = _converter()
+    converter.register_structure_hook(kind, make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True))
+    try:
+        return converter.structure(value, kind)
+    except cattrs.errors.ClassValidationError as error:
+        raise DeployError(f"{where}: {_first_fault(error, kind)}") from None
+
+
+def _first_fault(error: BaseException, kind: type[Any], path: str = "") -> str:
+    """The first leaf of cattrs' error tree, as one line."""
+    if isinstance(error, cattrs.errors.ForbiddenExtraKeysError):
+        known = ", ".join(a.name for a in attrs.fields(error.cl))
+        unknown = ", ".join(sorted(repr(path + str(k)) for k in error.extra_fields))
+        return f"unknown key {unknown}; known keys: {known}"
+    if isinstance(error, cattrs.errors.ClassValidationError):
+        with_notes, _ = error.group_exceptions()
+        if with_notes:
+            inner, note = with_notes[0]
+            return _first_fault(inner, kind, f"{path}{note.name}.")
+        return _first_fault(error.exceptions[0], kind, path)
+    if isinstance(error, KeyError):
+        return f"missing key {error.args[0]!r}"
+    return f"{path.rstrip('.')}: {error}" if path else str(error)
+
+
+def load_deployment(path: Path) -> Deployment:
+    """Read a deploy file. Raises :class:`DeployError` for a missing file, bad YAML, unknown or wrong keys."""
+    import yaml
+
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DeployError(f"{path}: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DeployError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise DeployError(f"{path}: expected a mapping with the key 'model'")
+    deployment: Deployment = structure(raw, Deployment, where=str(path))
+    return deployment

@@ -1,0 +1,169 @@
+"""One socket's visit: handshake, then a reader that never rests and a writer that is a cursor into the journal.
+
+Leaving detaches the session; it never cancels it. Nothing in a session waits for what happens here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import structlog
+import trio
+
+from duplex_protocol import wire
+from duplex_protocol.commands import UpdateSession
+from duplex_protocol.dialect import MAX_EVENT_BYTES
+from duplex_protocol.errors import RemoteProtocolError
+from duplex_protocol.handshake import choose_view
+from duplex_protocol.realtime import RealtimeDialect
+from duplex_protocol.values import Json
+from trio_duplex.hub import Hub
+from trio_duplex.server.handshake import Entrance, Handshake, HandshakeEnded
+from trio_duplex.server.socket import SocketGone, SocketLike
+from trio_duplex.session.attachment import Attachment
+from trio_duplex.session.core import Session
+
+log = structlog.get_logger(__name__)
+
+MAX_REFUSALS_IN_A_ROW = 64
+"""Back-pressure refusals in a row after which the socket is closed with 1008 (contract 24a)."""
+
+CLOSE_CODES = {"server_shutdown": 1001}
+
+
+@attrs.define(eq=False)
+class Connection:
+    """Serves one accepted socket on one route until either side leaves."""
+
+    socket: SocketLike
+    hub: Hub
+    handshake: Callable[[SocketLike, Hub], Handshake]
+
+    async def run(self) -> None:
+        """Shake hands, then converse. Cancellation: the session is detached, not ended."""
+        entrance = await self._enter()
+        if entrance is None:
+            return
+        session, attachment = entrance.session, entrance.attachment
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read, entrance, nursery.cancel_scope)
+                await self._write(session, attachment)
+                nursery.cancel_scope.cancel()
+        except* SocketGone as gone:
+            log.debug("socket_gone", session_id=session.id, error=repr(gone.exceptions[0]))
+        finally:
+            session.detach(attachment)
+
+    async def _enter(self) -> Entrance | None:
+        """The handshake; None when it failed, or was ended early because the server shuts down."""
+        entrance: Entrance | None = None
+        answered = False
+        async with trio.open_nursery() as nursery:
+
+            async def leave() -> None:
+                await self.socket.going_away.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(leave)
+            try:
+                entrance = await self.handshake(self.socket, self.hub).run()
+            except HandshakeEnded:
+                answered = True
+            nursery.cancel_scope.cancel()
+        if entrance is None and not answered:
+            await self.socket.close(1001, "going away")
+        return entrance
+
+    # --- reading ---
+
+    async def _read(self, entrance: Entrance, scope: trio.CancelScope) -> None:
+        """Feed the mailbox; never waits for the session. Raises :class:`SocketGone` at the end."""
+        session = entrance.session
+        refusals = 0
+        for event in entrance.held:
+            try:
+                self._take(session, event)
+            except RemoteProtocolError as error:
+                session.post_refusal(error)
+        while True:
+            message = await self.socket.receive()
+            session.tokens.confirm()
+            try:
+                if not isinstance(message, str) and len(message) > MAX_EVENT_BYTES:
+                    raise RemoteProtocolError("event_too_large", "the event is over 15 MiB")
+                self._take(session, wire.parse(message))
+            except RemoteProtocolError as error:
+                if error.code == "session_closed":
+                    continue
+                if error.code != "input_backpressure":
+                    session.post_refusal(error)
+                    continue
+                refusals += 1
+                session.refuse(error)
+                if refusals >= MAX_REFUSALS_IN_A_ROW:
+                    log.warning("socket_refused_too_often", session_id=session.id)
+                    await self.socket.close(1008, "input_backpressure")
+                    scope.cancel()
+                    return
+            else:
+                refusals = 0
+
+    def _take(self, session: Session, event: Json) -> None:
+        """Decode one parsed client event and post its commands, in order."""
+        for command in session.dialect.decode(event):
+            if isinstance(command, UpdateSession):
+                self._maybe_switch_view(session, command)
+            session.post(command)
+
+    def _maybe_switch_view(self, session: Session, command: UpdateSession) -> None:
+        """An autostarted session's first update may show that its client knows the duplex view (contract 25)."""
+        dialect = session.dialect
+        if session.updates_seen or session.opened_by_update or not isinstance(dialect, RealtimeDialect):
+            return
+        session.updates_seen = True
+        if dialect.view == "plain" and choose_view(self.socket.query, command.session, autostarted=True) == "duplex":
+            dialect.view = "duplex"
+            session.strict = True
+
+    # --- writing ---
+
+    async def _write(self, session: Session, attachment: Attachment) -> None:
+        """Send the prelude, then whatever the cursor gives, then the close frame; returns when the visit is over.
+
+        Cancellation: stops sending; what was not sent stays in the journal.
+        """
+        for frame in attachment.prelude:
+            if not await self._send(session, frame):
+                return
+        while True:
+            try:
+                data = await attachment.cursor.next()
+            except trio.EndOfChannel:
+                break
+            if not await self._send(session, data):
+                return
+        if attachment.ended.is_set():
+            if attachment.farewell is not None and not await self._send(session, attachment.farewell):
+                return
+            await self._close(session, attachment.close_code, attachment.close_reason)
+            return
+        reason = session.close_reason or ""
+        shown = "session_expired" if reason.endswith("_expired") else reason
+        await self._close(session, CLOSE_CODES.get(reason, 1000), shown)
+
+    async def _send(self, session: Session, data: bytes) -> bool:
+        """One frame within ``attachment_io_timeout_s``; a socket that takes longer is dead: detached and reset."""
+        with trio.move_on_after(session.settings.attachment_io_timeout_s):
+            await self.socket.send(data)
+            return True
+        log.warning("socket_write_timeout", session_id=session.id)
+        self.socket.abort()
+        return False
+
+    async def _close(self, session: Session, code: int, reason: str) -> None:
+        with trio.move_on_after(session.settings.attachment_io_timeout_s):
+            await self.socket.close(code, reason)
+            return
+        self.socket.abort()

@@ -1,0 +1,292 @@
+"""One WebSocket as the server's upper layers see it: a small interface, and its ASGI implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+from urllib.parse import parse_qsl
+
+import structlog
+import trio
+
+from trio_duplex.server.guards import UTF8_KEY
+from trio_duplex.server.tcp import EXTENSION, Connection
+
+__all__ = ["ServerSocket", "SocketGone", "SocketLike"]
+
+log = structlog.get_logger(__name__)
+
+
+class SocketGone(Exception):
+    """The WebSocket has ended, by either side.
+
+    ``code`` and ``reason``: the Close frame's under our listener (1006 when there was none); always 1006 and no
+    reason under stock hypercorn.  Do not read an intention out of them (case R4).
+    """
+
+    def __init__(self, code: int, reason: str = "") -> None:
+        super().__init__(f"WebSocket ended with code {code}")
+        self.code = code
+        self.reason = reason
+
+
+@runtime_checkable
+class SocketLike(Protocol):
+    """What a session's socket task needs; in-memory sockets implement it too."""
+
+    @property
+    def path(self) -> str:
+        """Decoded path of the request, without the query."""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Decoded query parameters; of a repeated name the last value."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Request headers, names in lower case; repeated ones joined by ``", "``."""
+
+    @property
+    def subprotocols(self) -> Sequence[str]:
+        """Offered sub-protocols, in the client's order."""
+
+    @property
+    def client(self) -> tuple[str, int] | None:
+        """The peer's host and port."""
+
+    @property
+    def going_away(self) -> trio.Event:
+        """Set when the server begins to shut down: say goodbye and close with 1001."""
+
+    async def accept(self, subprotocol: str | None = None) -> str | None:
+        """Complete the handshake; the sub-protocol is chosen only if it was offered, and returned if so."""
+
+    async def reject(
+        self,
+        status: int,
+        body: bytes,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Answer the handshake with an HTTP error instead."""
+
+    async def receive(self) -> str | bytes:
+        """The next message; SocketGone at the end, of the peer's or our own making."""
+
+    async def send(self, message: str | bytes) -> None:
+        """Send one text message, as str or as UTF-8 bytes; SocketGone when the peer is known to have left."""
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """End the WebSocket politely: Close frame, and a bounded wait for the peer's."""
+
+    def abort(self) -> None:
+        """End the connection at once, whatever is blocked on it."""
+
+
+class ServerSocket:
+    """A ``SocketLike`` over one ASGI WebSocket connection.
+
+    Somebody must always be in ``receive``: it is the only way to notice that the client left, and after ten unread
+    messages the server stops reading, answering pings included.  One task receives; any number may send.
+
+    Served by ``serve_asgi`` the promises below hold.  Under a stock ASGI server ``send`` and ``close`` may block
+    without being cancellable (hypercorn shields them), ``abort`` does nothing, and ``going_away`` is never set.
+    """
+
+    def __init__(
+        self,
+        scope: Mapping[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        self.path: str = scope["path"]
+        self.query: dict[str, str] = dict(
+            parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True, errors="replace")
+        )
+        self.headers: Mapping[str, str] = MappingProxyType(_join_headers(scope["headers"]))
+        self.subprotocols: tuple[str, ...] = tuple(scope.get("subprotocols") or ())
+        client = scope.get("client")
+        self.client: tuple[str, int] | None = (client[0], client[1]) if client else None
+        extensions = scope.get("extensions") or {}
+        connection = extensions.get(EXTENSION, {}).get("connection")
+        self._connection: Connection | None = connection
+        self.going_away: trio.Event = connection.going_away if connection is not None else trio.Event()
+        self._can_answer = "websocket.http.response" in extensions
+        self._receive = receive
+        self._send = send
+        self._state = "connecting"
+        self._gone: SocketGone | None = None
+        self._closed_with: tuple[int, str] | None = None
+        self._busy = False
+        self._waiting: trio.CancelScope | None = None
+        self._accepted = False
+
+    @property
+    def accepted(self) -> bool:
+        """True once the handshake was completed."""
+        return self._accepted
+
+    @property
+    def answered(self) -> bool:
+        """True once the handshake was completed or refused."""
+        return self._state != "connecting"
+
+    @property
+    def guarded(self) -> bool:
+        """True when our own listener serves this connection, so that all promises hold."""
+        return self._connection is not None
+
+    async def accept(self, subprotocol: str | None = None) -> str | None:
+        """Complete the handshake.
+
+        ``subprotocol`` is chosen only if the client offered it, and returned if it was chosen.  Raises SocketGone
+        when the client has left already.  Cancellation: the handshake may or may not have been answered.
+        """
+        self._expect("connecting")
+        await self._await_connect()
+        chosen = subprotocol if subprotocol in self.subprotocols else None
+        self._state = "open"
+        self._accepted = True
+        await self._push({"type": "websocket.accept", "subprotocol": chosen})
+        return chosen
+
+    async def reject(
+        self,
+        status: int,
+        body: bytes,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Answer the handshake with an HTTP error; the connection closes when the endpoint returns.
+
+        Does nothing when the client has left.  Cancellation: the answer may be cut, the connection then ends.
+        """
+        self._expect("connecting")
+        self._state = "closed"
+        try:
+            await self._await_connect()
+            if not self._can_answer:
+                await self._push({"type": "websocket.close", "code": 1008})
+                return
+            fields = {
+                "content-type": content_type,
+                "content-length": str(len(body)),
+                "connection": "close",
+                **headers,
+            }
+            encoded = [(name.encode("ascii"), value.encode("latin-1")) for name, value in fields.items()]
+            await self._push({"type": "websocket.http.response.start", "status": status, "headers": encoded})
+            await self._push({"type": "websocket.http.response.body", "body": body})
+        except SocketGone:
+            pass
+
+    async def receive(self) -> str | bytes:
+        """The next message: str for a text frame, bytes for a binary one.
+
+        Raises SocketGone when the WebSocket has ended, again at each call.  Cancellation loses no message.
+        """
+        if self._gone is not None:
+            raise self._gone
+        if not self._accepted:
+            raise RuntimeError("accept the socket first")
+        if self._busy:
+            raise trio.BusyResourceError("another task is receiving from this socket")
+        self._busy = True
+        try:
+            event = await (self._receive() if self._connection is not None else self._receive_wakeably())
+        finally:
+            self._busy = False
+        if self._gone is not None:  # close() has finished meanwhile
+            raise self._gone
+        if event["type"] == "websocket.receive":
+            text: str | None = event.get("text")
+            return event["bytes"] if text is None else text
+        raise self._end(event.get("code", 1006), event.get("reason") or "")
+
+    async def send(self, message: str | bytes) -> None:
+        """Send one text message; bytes are taken as its UTF-8 encoding and go out without another copy.
+
+        Raises SocketGone once the end is known, here or in ``receive``; sending to a peer that has vanished without
+        a trace raises nothing until the kernel gives up.  Cancellation: either nothing was sent and the socket
+        lives, or part of the frame was out and the connection is aborted.
+        """
+        if self._gone is not None:
+            raise self._gone
+        self._expect("open")
+        if isinstance(message, str):
+            await self._push({"type": "websocket.send", "text": message})
+        elif self._connection is not None:
+            await self._push({"type": "websocket.send", UTF8_KEY: message})
+        else:
+            await self._push({"type": "websocket.send", "text": message.decode("utf-8")})
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Send a Close frame with ``code`` and ``reason`` (cut to 123 bytes); nothing if it has ended already.
+
+        Returns when the client has answered, or after the listener's ``close_wait_s``; from then on ``receive``,
+        also one that is waiting, raises SocketGone.  What the client still sends is dropped.  Before ``accept`` this
+        is a plain 403.  Cancellation: the frame is sent whole, or not at all and the connection ends without.
+        """
+        if self._closed_with is not None or self._gone is not None:
+            return
+        self._closed_with = (code, reason)
+        self._state = "closed"
+        short = reason.encode("utf-8")[:123].decode("utf-8", "ignore")
+        try:
+            await self._send({"type": "websocket.close", "code": code, "reason": short})
+        except OSError:
+            log.debug("close_after_end", code=code)
+        finally:
+            self._end(code, reason)
+            if self._waiting is not None:
+                self._waiting.cancel()
+
+    def abort(self) -> None:
+        """Reset the TCP connection now.  Blocked sends and receives end with SocketGone.
+
+        Without our listener there is no way to do this: it is logged and nothing happens.
+        """
+        if self._connection is None:
+            log.warning("abort_unsupported", reason="not served by serve_asgi", peer=self.client)
+            return
+        self._connection.abort()
+
+    async def _await_connect(self) -> None:
+        event = await self._receive()
+        if event["type"] != "websocket.connect":
+            raise self._end(event.get("code", 1006), "")
+
+    async def _receive_wakeably(self) -> Any:
+        """Receive in a scope that ``close`` can cancel: a stock server goes on waiting for the client's answer."""
+        with trio.CancelScope() as self._waiting:
+            return await self._receive()
+        return None
+
+    async def _push(self, event: dict[str, Any]) -> None:
+        try:
+            await self._send(event)
+        except OSError:
+            raise self._end(1006, "") from None
+
+    def _end(self, code: int, reason: str) -> SocketGone:
+        if self._gone is None:
+            self._gone = SocketGone(*(self._closed_with or (code, reason)))
+        self._state = "closed"
+        return self._gone
+
+    def _expect(self, state: str) -> None:
+        if self._gone is not None:
+            raise self._gone
+        if self._closed_with is not None:
+            raise SocketGone(*self._closed_with)
+        if self._state != state:
+            raise RuntimeError(f"the socket is {self._state}, not {state}")
+
+
+def _join_headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for raw_name, raw_value in pairs:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined

@@ -1,0 +1,329 @@
+"""The session: one nursery per conversation, one mailbox consumer, one epoch at a time.
+
+Every state change happens in the mailbox consumer or, for output, in the epoch's own tasks; both are plain calls
+without a checkpoint in between, so there are no locks. The handlers live beside this file by subject
+(``appends``, ``commits``, ``interrupting``, ``response_commands``, ``items``, ``acks``, ``updates``, ``draining``; what
+the model says: ``hearing``); state and the way out stand in ``base``; this file holds the run loop, the door, the
+sockets and the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import structlog
+import trio
+
+from duplex_protocol import events as ev
+from duplex_protocol.commands import (
+    BargeIn,
+    CancelInput,
+    CancelResponse,
+    ClearInput,
+    ClearOutput,
+    CloseSession,
+    Command,
+)
+from duplex_protocol.errors import RemoteProtocolError
+from trio_duplex.models.plugin import (
+    GenerationFailed,
+    ModelFailed,
+    SessionContext,
+    UnitSession,
+)
+from trio_duplex.session import (
+    acks,
+    appends,
+    commits,
+    draining,
+    endings,
+    epochs,
+    hearing,
+    interrupting,
+    items,
+    response_commands,
+    updates,
+)
+from trio_duplex.session.attachment import Attachment
+from trio_duplex.session.base import SessionBase
+from trio_duplex.session.epoch import Epoch
+from trio_duplex.session.journal import Cursor
+from trio_duplex.session.lanes import check_lane, open_detector
+from trio_duplex.session.messages import EndRequest, HeardResult, Internal, RefusedEvent
+from trio_duplex.session.speaking import Generation
+from trio_duplex.session.unit_feed import UnitFeed
+from trio_duplex.tracebacks import plain_traceback
+
+log = structlog.get_logger(__name__)
+
+CLEANUP_TIMEOUT_S = 5.0
+PREEMPT_S = 0.25
+"""How long a hanging append is waited for once a command came that wins over it (contract 1.2, 22)."""
+PREEMPTING = (CancelResponse, CancelInput, BargeIn, ClearOutput, ClearInput)
+
+
+Handler = Callable[["Session", Command], Awaitable[None]]
+
+HANDLERS: dict[type[Command], Handler] = {
+    **appends.HANDLERS,
+    **commits.HANDLERS,
+    **interrupting.HANDLERS,
+    **response_commands.HANDLERS,
+    **items.HANDLERS,
+    **acks.HANDLERS,
+    **updates.HANDLERS,
+    **draining.HANDLERS,
+}
+
+
+class Session(SessionBase):
+    """One conversation. Created by the hub, run in the hub's nursery, visited by sockets.
+
+    ``released`` is called once when the model's slot is back and before the terminal event is written, so that a
+    client which saw the end may reopen at once (O16). ``strict``: the seed's own refusals; false for clients of the
+    plain OpenAI view, for which contract 25 asks as few errors as possible. ``scorer``: the hub's speech detector, for
+    models that do not detect speech themselves.
+    """
+
+    # --- the session's own life ---
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the conversation until it ends. Started by the hub with ``nursery.start``.
+
+        Anything unexpected is caught here and nowhere else: it ends this session only, with ``internal_error``.
+        Raises what ``plugin.open`` refused with before it reported started. Cancellation: the session ends with
+        reason ``server_shutdown``; the slot is given back within ``CLEANUP_TIMEOUT_S``.
+        """
+        await self._open()
+        try:
+            await self._converse(task_status)
+        except Exception as error:  # noqa: BLE001  (border)
+            # The session's border: a fault of one session must not reach the hub's nursery. The traceback goes out as
+            # text: pretty printers would show the locals, which hold users' words.
+            exception = plain_traceback(error)
+            log.error("session_crashed", session_id=self.id, epoch=self.epoch.number, exception=exception)
+            self._end_requested = True
+            self._end = EndRequest("internal_error")
+            self.emit(ev.ErrorRaised(code="internal_error", message="the session failed", session_id=self.id))
+        finally:
+            await self._finish()
+
+    async def _open(self) -> None:
+        """Take the model's slot and the detector's place; whatever fails gives back what was taken, and raises.
+
+        Cancellation: nothing is kept.
+        """
+        opened = False
+        try:
+            check_lane(self.config, self.capabilities, self.traits, strict=self.strict)
+            rate_hz = self.plugin.unit.input_rate_hz
+            self.detector = await open_detector(self.scorer, self.config, self.traits, model_rate_hz=rate_hz)
+            self.model = await self.plugin.open(self.config, SessionContext(self.id, self.conversation.history))
+            if self.traits.whole_units:
+                assert isinstance(self.model, UnitSession)
+                listen_units = int(self.config.extra_body.get("force_listen_count") or 0)
+                self.feed = UnitFeed(self.model, self.plugin.unit, listen_units=listen_units)
+            opened = True
+        finally:
+            if not opened:
+                if self.detector is not None:
+                    self.detector.close()
+                self._released()
+
+    async def _converse(self, task_status: trio.TaskStatus[None]) -> None:
+        """The session's nursery; returns when an end was requested. Cancellation: ends the subtree."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await nursery.start(self.model.run)
+            await nursery.start(self.epoch.run)
+            self._announce()
+            nursery.start_soon(self._intake, name=f"intake {self.id}")
+            nursery.start_soon(self.timers.run, self.request_end, name=f"timers {self.id}")
+            task_status.started()
+            while self._end is None:
+                message = await self.mailbox.get()
+                await self._apply(message)
+                self.mailbox.finished(message)
+            await self._wind_up(self._end)
+            nursery.cancel_scope.cancel()
+
+    def _announce(self) -> None:
+        """``session.created`` precedes everything else (O2); the dialect adds ``session.updated`` where O3 asks."""
+        token = None
+        if self.resumable:
+            token = self.ids.resume_token()
+            self.tokens.issue(token)
+        self.emit(
+            ev.SessionCreated(
+                session=self.snapshot(),
+                incarnation=self.incarnation,
+                attachment_generation=1,
+                resume_token=token,
+                opened_by_update=self.opened_by_update,
+            )
+        )
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a lost socket may come back: the model's capability and the dialect's."""
+        return self.capabilities.supports_session_resume and self.dialect.supports_resume
+
+    async def _apply(self, message: Internal | Command) -> None:
+        """Apply one message. A refused command becomes one error event and changes nothing else."""
+        if isinstance(message, Command):
+            try:
+                await HANDLERS[type(message)](self, message)
+            except RemoteProtocolError as error:
+                self.refuse(error, message.event_id, cause=type(message))
+        elif isinstance(message, HeardResult):
+            await hearing.heard(self, message.result)
+        elif isinstance(message, RefusedEvent):
+            self.refuse(message.error)
+        else:
+            self._end = message
+
+    async def _wind_up(self, end: EndRequest) -> None:
+        """Cancel what is being said, with its full terminal sequence, before the nursery goes (contract 13)."""
+        self.state = "closing"
+        await epochs.advance_epoch(self, end.cancel_reason or end.reason, reopen=False)
+
+    async def _finish(self) -> None:
+        """Give everything back, then say the one terminal event.
+
+        Shielded but bounded: it runs also when the whole hub is being cancelled.
+        """
+        with trio.move_on_after(CLEANUP_TIMEOUT_S, shield=True) as scope:
+            await self.model.aclose()
+        if scope.cancelled_caught:
+            log.error("model_session_close_timeout", session_id=self.id)
+        self._end_requested = True
+        end = self._end or EndRequest("server_shutdown")
+        epochs.settle_on_exit(self, end.reason)
+        if self.detector is not None:
+            self.detector.close()
+        self.state = "closed"
+        self.turn_state = "idle"
+        self.close_reason = end.reason
+        self._released()
+        if end.expired:
+            assert end.reason in ("disconnect_grace_expired", "idle_ttl_expired")
+            reason: Literal["disconnect_grace_expired", "idle_ttl_expired"] = end.reason  # type: ignore[assignment]
+            self.emit(ev.SessionExpired(session_id=self.id, incarnation=self.incarnation, reason=reason))
+        else:
+            self.emit(ev.SessionClosed(session_id=self.id, reason=end.reason))
+        self.journal.close()
+        self.ended.set()
+        log.info("session_ended", session_id=self.id, reason=end.reason, epoch=self.epoch.number)
+
+    async def open_epoch(self, number: int) -> None:
+        """Start the next epoch's scope in the session's nursery. Cancellation: the session is ending anyway."""
+        assert self._nursery is not None
+        self.epoch = Epoch(number)
+        await self._nursery.start(self.epoch.run)
+
+    async def _intake(self) -> None:
+        """Model results enter here and nowhere else; late ones are told by their epoch. Cancellation: stops taking."""
+        async for result in self.model.results:
+            self.timers.lease()
+            self.mailbox.post(HeardResult(result))
+        lost = ModelFailed(code="runtime_data_plane_stream_failed", message="the model's results ended", fatal=True)
+        self.mailbox.post(HeardResult(lost))
+
+    # --- the way in ---
+
+    def post(self, command: Command) -> None:
+        """A client's command, in arrival order; never blocks.
+
+        Raises :class:`RemoteProtocolError`: ``session_closed`` once closing began, ``input_backpressure`` over bounds.
+        """
+        self.touch()
+        if self._end_requested:
+            raise RemoteProtocolError("session_closed", "the session is closing", event_id=command.event_id)
+        if isinstance(command, CloseSession) and command.drain is None:
+            self.request_end("session_close")
+            return
+        if self.draining and isinstance(command, draining.REFUSED):
+            raise RemoteProtocolError("session_closed", "the session is closing", event_id=command.event_id)
+        if isinstance(command, PREEMPTING):
+            self._hurry()
+        self.mailbox.post_command(command)
+
+    def _hurry(self) -> None:
+        """Something that wins over a hanging append came: what the consumer waits for is given up soon (22)."""
+        if self.bound is not None:
+            self.bound.deadline = min(self.bound.deadline, trio.current_time() + PREEMPT_S)
+
+    def post_refusal(self, error: RemoteProtocolError) -> None:
+        """A client event that could not be decoded: its error comes in its place; never blocks."""
+        self.touch()
+        if not self._end_requested:
+            self.mailbox.post(RefusedEvent(error))
+
+    def touch(self, *, lease: bool = False) -> None:
+        """A client message came (resets the idle-receive timer); ``lease`` also counts it as lease activity."""
+        self.timers.message()
+        if lease:
+            self.timers.lease()
+
+    def request_end(self, reason: str, *, expired: bool = False, cancel_reason: str | None = None) -> None:
+        """Ask the session to end; the first reason wins. Preempts waiting appends. Never blocks."""
+        if self._end_requested:
+            return
+        self._end_requested = True
+        self._hurry()
+        self.mailbox.drop_appends()
+        self.mailbox.post(EndRequest(reason, expired, cancel_reason))
+
+    def generation_over(self, generation: Generation, failure: GenerationFailed | None, *, told: bool = False) -> None:
+        """A generation's own word that it is over; without effect when something else ended it before."""
+        if failure is not None:
+            endings.generation_failed(self, generation, failure)
+        else:
+            endings.generation_ended(self, generation, told=told)
+
+    # --- sockets ---
+
+    def attach(self, after_seq: int = 0, *, prelude: list[bytes] | None = None) -> Attachment:
+        """A socket takes over: live delivery and replay start after ``after_seq``.
+
+        A superseded socket gets ``session.replaced`` with its own generation. Raises the journal's errors and then
+        nothing changed.
+        """
+        cursor: Cursor = self.journal.cursor(after_seq)
+        old = self.attachment
+        self.generation_count += 1
+        self.attachment = Attachment(self.generation_count, cursor, prelude or [])
+        self.timers.attached()
+        if old is not None:
+            projected = self.dialect.project(
+                ev.SessionReplaced(session_id=self.id, attachment_generation=old.generation)
+            )
+            frames = [self.encode(frame, None) for p in projected for frame in p.frames]
+            old.end(farewell=frames[0] if frames else None, code=1000, reason="session_replaced")
+        return self.attachment
+
+    def detach(self, attachment: Attachment) -> None:
+        """A socket is gone. Starts the grace timer, or ends the session if it cannot be resumed.
+
+        A superseded attachment's leaving changes nothing (generations are compared).
+        """
+        attachment.end()
+        if attachment is not self.attachment:
+            return
+        self.attachment = None
+        if self.state == "closed":
+            return
+        self.timers.detached()
+        log.info("session_detached", session_id=self.id, generation=attachment.generation)
+        if not self.resumable:
+            self.request_end("disconnect")
+
+    def wake_timers(self) -> None:
+        """A timer's setting changed."""
+        self.timers.wake()
+
+    def start_soon(self, task: Callable[[], Awaitable[None]], *, name: str) -> None:
+        """Run a task that outlives epochs but not the session."""
+        assert self._nursery is not None
+        self._nursery.start_soon(task, name=name)

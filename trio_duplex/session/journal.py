@@ -1,0 +1,285 @@
+"""The journal: a session's only output queue, and its memory for resume.
+
+A socket's writer is a *cursor* into it: live delivery and replay are one loop started at different numbers. An entry
+gets its ``server_event_seq`` and its bytes when a cursor first takes it (contract 24a), so an ended epoch's untaken
+deltas can be removed without leaving a gap, and each event is encoded once however often it is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from duplex_protocol.dialect import Projected
+from duplex_protocol.values import Json
+
+Encode = Callable[[Json, int | None], bytes]
+"""(wire event without id and number, number) → its UTF-8 JSON; called exactly once per wire event."""
+
+
+class JournalGap(Exception):
+    """The asked position is older than what is still kept: only a resync helps."""
+
+
+class CursorAhead(Exception):
+    """The asked position is beyond the head: the peer claims events that were never made."""
+
+
+@attrs.define(eq=False)
+class _Pending:
+    """An entry nobody has taken yet."""
+
+    projected: Projected
+    epoch: int | None
+    tag: object
+    size: int
+    at_s: float
+
+
+@attrs.define(eq=False)
+class _Taken:
+    """A numbered, encoded wire event kept for replay."""
+
+    seq: int
+    data: bytes
+    at_s: float
+
+
+@attrs.frozen
+class JournalStatistics:
+    """Counters of one journal; sizes in bytes."""
+
+    head: int
+    kept: int
+    kept_bytes: int
+    pending: int
+    pending_bytes: int
+    dropped: int
+    recording: bool
+
+
+def _estimate(projected: Projected) -> int:
+    """Encoded size of an entry, estimated without encoding it (audio is counted as base64)."""
+    size = 0
+    for frame in projected.frames:
+        size += 400
+        for value in frame.values():
+            if isinstance(value, bytes):
+                size += len(value) * 4 // 3
+            elif isinstance(value, str):
+                size += len(value)
+    return size
+
+
+class Journal:
+    """Bounded in bytes and age. Never blocks, never awaits; only cursors wait.
+
+    ``overflowed`` turns true once when the bound is hit: recording stops (nothing can be resumed from before), the
+    session goes on and its later events are still numbered.
+    """
+
+    def __init__(self, encode: Encode, *, max_bytes: int, ttl_s: float) -> None:
+        self._encode = encode
+        self._max_bytes = max_bytes
+        self._ttl_s = ttl_s
+        self._taken: deque[_Taken] = deque()
+        self._taken_bytes = 0
+        self._pending: deque[_Pending] = deque()
+        self._pending_bytes = 0
+        self._last_removed = 0
+        self._dropped = 0
+        self._cursors: set[Cursor] = set()
+        self._emptied = trio.Event()
+        self.head = 0
+        self.closed = False
+        self.overflowed = False
+
+    # --- writing ---
+
+    def append(self, projected: Projected, *, epoch: int | None = None, tag: object = None) -> None:
+        """Add one entry at the end. ``epoch`` and ``tag`` let :meth:`drop_epoch` find and report it."""
+        if self.closed or not projected.frames:
+            return
+        size = _estimate(projected)
+        self._pending.append(_Pending(projected, epoch, tag, size, trio.current_time()))
+        self._pending_bytes += size
+        self._prune()
+        for cursor in self._cursors:
+            cursor.wake()
+
+    def drop_epoch(self, epoch: int, chosen: Callable[[object], bool] = lambda tag: True) -> list[object]:
+        """Remove the untaken droppable entries of ``epoch`` whose tag is ``chosen``; returns their tags.
+
+        Numbered entries stay.
+        """
+        kept: deque[_Pending] = deque()
+        tags: list[object] = []
+        for entry in self._pending:
+            if entry.epoch == epoch and entry.projected.droppable and chosen(entry.tag):
+                self._pending_bytes -= entry.size
+                self._dropped += 1
+                tags.append(entry.tag)
+            else:
+                kept.append(entry)
+        self._pending = kept
+        if not kept:
+            self._emptied.set()
+        return tags
+
+    def trim(self, seq: int) -> None:
+        """The client has everything up to ``seq``. Raises :class:`CursorAhead` beyond the head; older is a no-op."""
+        if seq > self.head:
+            raise CursorAhead
+        # A client cannot have what no socket was given yet; believing it would strand the cursor.
+        seq = min([seq, *(c.position for c in self._cursors)])
+        while self._taken and self._taken[0].seq <= seq:
+            self._forget_oldest()
+
+    def close(self) -> None:
+        """No more entries; cursors end after the last one."""
+        self.closed = True
+        for cursor in self._cursors:
+            cursor.wake()
+
+    # --- reading ---
+
+    def check(self, after: int) -> None:
+        """Whether a cursor may start after ``after``. Raises :class:`JournalGap` or :class:`CursorAhead`."""
+        self._prune()
+        if after > self.head:
+            raise CursorAhead
+        if after < self._last_removed:
+            raise JournalGap
+
+    def cursor(self, after: int) -> Cursor:
+        """A cursor that yields everything numbered above ``after``. Same errors as :meth:`check`."""
+        self.check(after)
+        cursor = Cursor(self, after)
+        self._cursors.add(cursor)
+        return cursor
+
+    async def wait_taken(self) -> None:
+        """Wait until a cursor took everything that was appended. Cancellation: nothing happens."""
+        await trio.lowlevel.checkpoint()
+        while self._pending:
+            self._emptied = trio.Event()
+            await self._emptied.wait()
+
+    def statistics(self) -> JournalStatistics:
+        """A snapshot of the counters."""
+        return JournalStatistics(
+            head=self.head,
+            kept=len(self._taken),
+            kept_bytes=self._taken_bytes,
+            pending=len(self._pending),
+            pending_bytes=self._pending_bytes,
+            dropped=self._dropped,
+            recording=not self.overflowed,
+        )
+
+    # --- inside ---
+
+    def _number_oldest(self) -> None:
+        """Give the oldest pending entry its numbers and bytes; all frames of an entry together."""
+        entry = self._pending.popleft()
+        self._pending_bytes -= entry.size
+        for frame in entry.projected.frames:
+            self.head += 1
+            data = self._encode(frame, self.head)
+            self._taken.append(_Taken(self.head, data, entry.at_s))
+            self._taken_bytes += len(data)
+        if not self._pending:
+            self._emptied.set()
+
+    def _forget_oldest(self) -> None:
+        entry = self._taken.popleft()
+        self._taken_bytes -= len(entry.data)
+        self._last_removed = entry.seq
+
+    def _prune(self) -> None:
+        horizon = trio.current_time() - self._ttl_s
+        slowest = min((c.position for c in self._cursors), default=self.head)
+        while self._taken and self._taken[0].at_s < horizon and self._taken[0].seq <= slowest:
+            self._forget_oldest()
+        if self.overflowed:
+            while self._taken and self._taken[0].seq <= slowest:
+                self._forget_oldest()
+            if not self._cursors:
+                self._discard_pending()
+        elif self._taken_bytes + self._pending_bytes > self._max_bytes:
+            self.overflowed = True
+
+    def _discard_pending(self) -> None:
+        """Number and forget what nobody will ever read (detached after an overflow): the sequence stays gapless."""
+        while self._pending:
+            self._number_oldest()
+        while self._taken:
+            self._forget_oldest()
+
+    def _after(self, position: int) -> _Taken | None:
+        """The first numbered event above ``position``, numbering one more entry if needed."""
+        if position >= self.head:
+            if not self._pending:
+                return None
+            self._number_oldest()
+        # Numbers in the deque are consecutive, so the index is arithmetic.
+        entry = self._taken[position + 1 - self._taken[0].seq]
+        return entry
+
+    def _detach(self, cursor: Cursor) -> None:
+        self._cursors.discard(cursor)
+
+
+class Cursor:
+    """One reader of a journal. At most one entry's frames are numbered ahead of what was read."""
+
+    def __init__(self, journal: Journal, after: int) -> None:
+        self._journal = journal
+        self._wakeup = trio.Event()
+        self.position = after
+        self.stopped = False
+
+    def wake(self) -> None:
+        """Something changed; re-check."""
+        self._wakeup.set()
+
+    def stop(self) -> None:
+        """End this cursor: :meth:`next` raises :class:`trio.EndOfChannel` from now on."""
+        self.stopped = True
+        self._journal._detach(self)
+        self._wakeup.set()
+
+    def next_nowait(self) -> bytes:
+        """The next wire event's bytes.
+
+        Raises :class:`trio.WouldBlock` when there is none yet, :class:`trio.EndOfChannel` after :meth:`stop` or after
+        the last event of a closed journal.
+        """
+        if self.stopped:
+            raise trio.EndOfChannel
+        entry = self._journal._after(self.position)
+        if entry is None:
+            if self._journal.closed:
+                raise trio.EndOfChannel
+            raise trio.WouldBlock
+        self.position = entry.seq
+        return entry.data
+
+    async def next(self) -> bytes:
+        """Wait for the next wire event's bytes; always a checkpoint.
+
+        Raises :class:`trio.EndOfChannel` as :meth:`next_nowait`. Cancellation: nothing is taken.
+        """
+        while True:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            try:
+                data = self.next_nowait()
+            except trio.WouldBlock:
+                self._wakeup = trio.Event()
+                await self._wakeup.wait()
+            else:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                return data

@@ -1,0 +1,107 @@
+"""What a session's lane and model allow in its configuration, at the opening and later (contract 9.1, 17)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from duplex_protocol.dialect import ConfigUpdate
+from duplex_protocol.errors import RemoteProtocolError
+from duplex_protocol.values import Capabilities, SessionConfig
+from trio_duplex.models.plugin import Traits
+from trio_duplex.session.server_vad import Detector, VadScorer, VadUnavailable
+
+if TYPE_CHECKING:
+    from trio_duplex.session.core import Session
+
+
+def check_lane(config: SessionConfig, capabilities: Capabilities, traits: Traits, *, strict: bool) -> None:
+    """Server VAD that interrupts needs a model that can be interrupted.
+
+    Raises ``unsupported_turn_detection``. The plain view's ``semantic_vad`` leaves it all to the model.
+    """
+    detection = config.turn_detection
+    if detection is None or traits.turn_based or detection.kind == "semantic_vad":
+        return
+    if not capabilities.supports_barge_in:
+        raise RemoteProtocolError(
+            "unsupported_turn_detection", "server_vad needs a model that can be interrupted", param="turn_detection"
+        )
+
+
+def holds_input(config: SessionConfig, traits: Traits) -> bool:
+    """Whether the session keeps input back from the model until it is committed."""
+    return traits.turn_based or (traits.holds_manual_input and not config.auto_response)
+
+
+def needs_detector(config: SessionConfig, traits: Traits) -> bool:
+    """Whether the session itself has to find speech: server VAD on a model that does not report it."""
+    detection = config.turn_detection
+    judges = not traits.detects_speech or holds_input(config, traits)
+    return detection is not None and detection.kind == "server_vad" and judges
+
+
+async def open_detector(
+    scorer: VadScorer | None, config: SessionConfig, traits: Traits, *, model_rate_hz: int, origin_ms: float = 0.0
+) -> Detector | None:
+    """The detector that a configuration needs, None for none.
+
+    Raises ``server_vad_initialization_failed``. Cancellation: no place in the scorer is taken.
+    """
+    if not needs_detector(config, traits):
+        return None
+    detection = config.turn_detection
+    assert detection is not None
+    try:
+        if scorer is None:
+            raise VadUnavailable("this server has no speech detector")
+        stream = await scorer.open()
+    except VadUnavailable as error:
+        raise RemoteProtocolError("server_vad_initialization_failed", str(error), param="turn_detection") from None
+    return Detector(stream, detection, model_rate_hz=model_rate_hz, origin_ms=origin_ms)
+
+
+# --- updates ------------------------------------------------------------------------------------------------------
+
+
+def check_input_lock(session: Session, update: ConfigUpdate) -> None:
+    """On a turn-based lane with server VAD the input format stands once audio came (contract 9.1)."""
+    old, new = session.config, update.config
+    locked = session.traits.turn_based and session.audio_appended and old.turn_detection is not None
+    if locked and new.input_format != old.input_format:
+        raise RemoteProtocolError(
+            "unsupported_audio_format",
+            "the input format cannot change after the first audio",
+            param="audio.input.format",
+        )
+
+
+def check_identity(session: Session, update: ConfigUpdate) -> None:
+    """Model, voice, reference audio, lane, in the order of contract 17; an unchanged value is always fine."""
+    old, new, named = session.config, update.config, update.named
+    if "model" in named and session.strict and old.model and new.model != old.model:
+        raise RemoteProtocolError("model_update_unsupported", "the model cannot change", param="session.model")
+    if "voice" in named and new.voice != old.voice and session.audio_started:
+        raise RemoteProtocolError(
+            "voice_update_after_audio_unsupported",
+            "the voice cannot change after audio was made",
+            param="session.voice",
+        )
+    if "ref_audio" in named and new.ref_audio is not None and new.ref_audio != old.ref_audio:
+        raise RemoteProtocolError(
+            "ref_audio_update_unsupported", "the reference audio cannot change", param="session.ref_audio"
+        )
+    if "native_duplex" in named and new.native_duplex != old.native_duplex:
+        raise RemoteProtocolError(
+            "native_duplex_mode_update_unsupported",
+            "the lane cannot change",
+            param="session.extra_body.native_duplex",
+        )
+
+
+def check_detection_lock(session: Session, update: ConfigUpdate) -> None:
+    """On a turn-based lane turn detection is fixed once audio came (contract 9.1)."""
+    changed = update.config.turn_detection != session.config.turn_detection
+    if changed and session.traits.turn_based and session.audio_appended:
+        raise RemoteProtocolError(
+            "unsupported_turn_detection", "turn_detection cannot change after the first audio", param="turn_detection"
+        )

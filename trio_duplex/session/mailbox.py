@@ -1,0 +1,113 @@
+"""The mailbox: the only door into a session. One consumer, arrival order, bounded without ever blocking a reader."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+import attrs
+import trio
+
+from duplex_protocol.commands import DATA_COMMANDS, AppendAudio, Command, CommitInput, CreateItem
+from duplex_protocol.errors import RemoteProtocolError
+
+
+@attrs.frozen
+class MailboxLimits:
+    """Bounds of what may wait (contract 16.3)."""
+
+    max_pending_input_bytes: int = 16 * 1024 * 1024
+    max_pending_turns: int = 4
+    max_pending_data: int = 4096
+    max_pending_commands: int = 1024
+
+
+def input_bytes(command: Command) -> int:
+    """What a data command holds in memory while it waits, in bytes."""
+    if isinstance(command, AppendAudio):
+        return len(command.audio) + sum(len(f) for f in command.video_frames)
+    if isinstance(command, CreateItem):
+        return sum(len(a.audio) for a in command.audio) + 256
+    return 256
+
+
+def reserves_turn(message: object) -> bool:
+    """Whether a message is a commit: one of the few turns that may wait, counted from its admission on."""
+    return isinstance(message, CommitInput) or (isinstance(message, CreateItem) and bool(message.audio))
+
+
+Message = TypeVar("Message")
+
+
+class Mailbox(Generic[Message]):
+    """Messages in arrival order. ``post`` never blocks; data commands over a bound are refused whole (24a)."""
+
+    def __init__(self, limits: MailboxLimits) -> None:
+        self._limits = limits
+        self._messages: deque[Message | Command] = deque()
+        self._wakeup = trio.Event()
+        self._bytes = 0
+        self._turns = 0
+        self._data = 0
+        self.refused = 0
+
+    def post(self, message: Message) -> None:
+        """Add an internal message (model results, timers, attach): always accepted."""
+        self._messages.append(message)
+        self._wakeup.set()
+
+    def post_command(self, command: Command) -> None:
+        """Add a client command.
+
+        Raises :class:`RemoteProtocolError` ``input_backpressure`` (and takes nothing) when the bounds are reached.
+        """
+        if isinstance(command, DATA_COMMANDS):
+            size = input_bytes(command)
+            turn = reserves_turn(command)
+            if (
+                self._bytes + size > self._limits.max_pending_input_bytes
+                or self._data >= self._limits.max_pending_data
+                or (turn and self._turns >= self._limits.max_pending_turns)
+            ):
+                self.refused += 1
+                raise RemoteProtocolError(
+                    "input_backpressure", "too much input is waiting for this session", event_id=command.event_id
+                )
+            self._bytes += size
+            self._data += 1
+            self._turns += turn
+        elif len(self._messages) - self._data > self._limits.max_pending_commands:
+            self.refused += 1
+            raise RemoteProtocolError(
+                "input_backpressure", "too many commands are waiting for this session", event_id=command.event_id
+            )
+        self._messages.append(command)
+        self._wakeup.set()
+
+    def drop_appends(self) -> int:
+        """Forget waiting audio appends: a close preempts them (contract 13). Returns how many were dropped."""
+        kept = deque(m for m in self._messages if not isinstance(m, AppendAudio))
+        dropped = [m for m in self._messages if isinstance(m, AppendAudio)]
+        self._messages = kept
+        self._bytes -= sum(input_bytes(m) for m in dropped)
+        self._data -= len(dropped)
+        return len(dropped)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    async def get(self) -> Message | Command:
+        """The oldest message; a checkpoint. Cancellation: nothing is taken."""
+        while not self._messages:
+            self._wakeup = trio.Event()
+            await self._wakeup.wait()
+        await trio.lowlevel.checkpoint()
+        message = self._messages.popleft()
+        if isinstance(message, DATA_COMMANDS):
+            self._bytes -= input_bytes(message)
+            self._data -= 1
+        return message
+
+    def finished(self, message: Message | Command) -> None:
+        """A message was applied: a commit's reservation among the pending turns is free again (contract 16.3)."""
+        self._turns -= reserves_turn(message)

@@ -1,0 +1,125 @@
+"""What a wire log alone cannot show: the model's side of a session against the log of its client.
+
+Used by the rig at its end; also usable by hand with any scripted session and the log that its client recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+from duplex_protocol.values import Json
+from trio_duplex.testing.checks_playback import heard_chars
+from trio_duplex.testing.history import Violation
+from trio_duplex.testing.scripted_model import ScriptedSession
+from trio_duplex.testing.wire_log import WireLog, kind, member
+
+__all__ = ["check_model_side"]
+
+ROUNDING_MS = 1.0
+
+
+def check_model_side(
+    model: ScriptedSession, log: Sequence[Json], *, sent: Sequence[Json] = (), undisturbed: bool = False
+) -> tuple[Violation, ...]:
+    """What the scripted model was asked and fed, against the client's log.
+
+    ``history_is_what_was_heard``: an answer's request never holds assistant words beyond what was heard of them when
+    it began, and holds only what the user really said. ``input_used_once``: the model was fed no more audio than the
+    client sent (``sent``: its events); with ``undisturbed`` (no fault, no cancellation, no refusal) exactly as much.
+    ``one_request_per_answer``: no response was generated twice. ``interrupts_in_order``: every epoch is left once.
+    Pure.
+    """
+    wire_log = WireLog(list(log))
+    return tuple(
+        [
+            *_history(model, wire_log),
+            *_requests(model, wire_log),
+            *_interrupts(model),
+            *_input(model, sent, undisturbed),
+        ]
+    )
+
+
+def _history(model: ScriptedSession, log: WireLog) -> Iterator[Violation]:
+    name = "history_is_what_was_heard"
+    said = {str(e.get("transcript")) for _, e in log.of("conversation.item.input_audio_transcription.completed")}
+    for request in model.requests:
+        answer = log.answer(request.response_id)
+        until = answer.begin if answer is not None else len(log.events)
+        for entry in request.history:
+            old = log.answer(entry.item_id.removeprefix("item_"))
+            if entry.role == "user" and entry.item_id in _committed(log) and entry.text not in said:
+                yield Violation(name, (until,), f"the model was told that the user said {entry.text!r}")
+            if old is None or old.end is None or old.end > until:
+                continue
+            words = log.join(old, "response.output_audio_transcript.delta")
+            words += log.join(old, "response.output_text.delta")
+            if not words.startswith(entry.text):
+                yield Violation(name, (old.end,), f"history says {entry.text!r}, the answer was {words!r}")
+            cut = log.status(old) == "cancelled" or _policy(log) == "ack_only"
+            if cut and len(entry.text) > (limit := _heard(log, old.id, until)):
+                text = f"history holds {len(entry.text)} characters of {old.id}, {limit} were heard"
+                yield Violation(name, (old.end, until), text)
+
+
+def _committed(log: WireLog) -> set[str]:
+    return {str(e.get("item_id")) for _, e in log.of("input_audio_buffer.committed")}
+
+
+def _policy(log: WireLog) -> object:
+    """The playback policy that the session object names last."""
+    policies = [member(e, "session", "playback_commit_policy") for _, e in log.of("session.created", "session.updated")]
+    return policies[-1] if policies else None
+
+
+def _heard(log: WireLog, response_id: str, until: int) -> int:
+    """Characters of an answer that can have been heard by position ``until``: the furthest committed cursor counts."""
+    committed, generated = 0, 0
+    marks: list[tuple[int, int]] = []
+    words = ""
+    for event in log.events[:until]:
+        if kind(event) == "response.output_audio.delta" and event.get("response_id") == response_id:
+            generated = member(event, "metadata", "audio_duration_ms") or generated
+            wire_marks = member(event, "metadata", "audio_text_marks") or []
+            marks = [(m["text_chars"], m["audio_end_ms"]) for m in wire_marks]
+        elif kind(event) == "response.output_audio_transcript.delta" and event.get("response_id") == response_id:
+            words += str(event.get("delta", ""))
+        elif kind(event) == "playback.acknowledged" and member(event, "event", "item_id") == f"item_{response_id}":
+            committed = max(committed, member(event, "event", "playback", "committed_ms") or 0)
+    return heard_chars(words, committed, marks, generated)
+
+
+def _requests(model: ScriptedSession, log: WireLog) -> Iterator[Violation]:
+    ids = [request.response_id for request in model.requests]
+    for response_id in {i for i in ids if ids.count(i) > 1}:
+        yield Violation("one_request_per_answer", (), f"{response_id} was generated twice")
+    for request in model.requests:
+        answer = log.answer(request.response_id)
+        epoch = None
+        if answer is not None:
+            epoch = member(log.events[answer.begin], "response", "metadata", "duplex_event", "epoch")
+        if epoch is not None and epoch != request.epoch:
+            text = f"asked in epoch {request.epoch}, announced in epoch {epoch}"
+            yield Violation("one_request_per_answer", (), text)
+
+
+def _interrupts(model: ScriptedSession) -> Iterator[Violation]:
+    rising = list(takewhile(lambda pair: pair[0] == pair[1], enumerate(model.interrupts)))
+    if len(rising) != len(model.interrupts):
+        text = f"the model was told to leave epochs {model.interrupts}"
+        yield Violation("interrupts_in_order", (), text)
+
+
+def _input(model: ScriptedSession, sent: Sequence[Json], undisturbed: bool) -> Iterator[Violation]:
+    appended = [e for e in sent if e.get("type") == "input_audio_buffer.append"]
+    if not appended:
+        return
+    chars = sum(len(str(e["audio"]).rstrip("=")) for e in appended)
+    sent_ms = chars * 3 / 4 / 2 * 1000 / model.plugin.options.input_rate_hz
+    if model.submitted_ms > sent_ms + ROUNDING_MS * len(appended):
+        text = f"the model was fed {model.submitted_ms:.0f} ms of {sent_ms:.0f} ms that were sent"
+        yield Violation("input_used_once", (), text)
+    if undisturbed and model.submitted_ms < sent_ms - ROUNDING_MS * len(appended):
+        text = f"of {sent_ms:.0f} ms only {model.submitted_ms:.0f} ms reached the model"
+        yield Violation("input_used_once", (), text)
