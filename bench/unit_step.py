@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,7 @@ def measured_rates(device: torch.device) -> dict[str, float]:
     return {**rates, "best": max(rates.values())}
 
 
-def make_engine(
-    config: PersonaPlexConfig, device: torch.device, rows: int, pages: int, eight_bit: bool
-) -> Engine:
+def make_engine(config: PersonaPlexConfig, device: torch.device, rows: int, pages: int, eight_bit: bool) -> Engine:
     cuda = device.type == "cuda"
     lm_type, codec_type = (torch.bfloat16, torch.float16) if cuda else (torch.float32, torch.float32)
     lm = build_lm_weights(config.lm, random_take(lm_shapes(config.lm), 1, device, lm_type), lm_type)
@@ -182,7 +181,7 @@ def measure(engine: Engine, batches: list[int], contexts: list[int], repeats: in
                 say(f"B={batch} context {context}: no room")
                 continue
             stage_rows(engine, batch, context)
-            times = {name: wall(lambda g=graph: g.replay(batch), repeats, engine.device) for name, graph in graphs.items()}
+            times = {name: wall(partial(graph.replay, batch), repeats, engine.device) for name, graph in graphs.items()}
             moved = lm.weight_bytes(2 if engine.device.type == "cuda" else 4) + lm.kv_bytes(
                 batch * (context + 1), engine.kv.k.element_size()
             )
@@ -220,8 +219,8 @@ def compile_only(batch: int, rows: int, eight_bit: bool) -> None:
 
 
 def measure_unit(engine: Engine, batches: list[int], repeats: int) -> dict[str, Any]:
-    """The unit as the model thread calls it: `run` with the host's work in it, at about 1000 live columns, and the start
-    of a session with a voice of 50 columns and a persona of 60 tokens (first with the voice unknown, then cached)."""
+    """The unit as the model thread calls it: `run` with the host's work in it, at about 1000 live columns, and the
+    start of a session with a voice of 50 columns and a persona of 60 tokens (voice unknown, then cached)."""
     unit = PersonaPlexUnit(engine, TextPieces([]), buckets=tuple(batches))
     began = time.perf_counter()
     unit.warm_up()
@@ -264,57 +263,20 @@ def measure_unit(engine: Engine, batches: list[int], repeats: int) -> dict[str, 
             done = unit.feed_prompt(0)
             synchronize()
             chunks.append(time.perf_counter() - start)
-        record = {"case": label, "columns": prompt.count, "total_ms": 1e3 * sum(chunks), "parts_ms": [1e3 * c for c in chunks]}
+        record = {
+            "case": label,
+            "columns": prompt.count,
+            "total_ms": 1e3 * sum(chunks),
+            "parts_ms": [1e3 * c for c in chunks],
+        }
         result["session_start"].append(record)
         say(f"session start, {label}: {record['total_ms']:.1f} ms in parts {[round(1e3 * c, 1) for c in chunks]}")
     return result
 
 
-def peer_times(batches: list[int], repeats: int, warm: int = 12) -> list[dict[str, Any]]:
-    """The reference package's own step (8 depformer steps, its CUDA graphs on), random weights, one engine per batch."""
-    from moshi.models import LMGen, loaders
-
-    device = torch.device("cuda")
-    records = []
-    for batch in batches:
-        torch._dynamo.reset()
-        lm = loaders.get_moshi_lm(None, device=device, dtype=torch.bfloat16)
-        mimi = loaders.get_mimi(None, device=device, num_codebooks=8)
-        generator = LMGen(lm)
-        pcm = torch.randn(batch, 1, 1920, device=device) * 0.1
-        frames: list[float] = []
-        steps: list[float] = []
-        with torch.no_grad(), mimi.streaming(batch), generator.streaming(batch):
-            for _ in range(warm + repeats):
-                synchronize()
-                t0 = time.perf_counter()
-                codes = mimi.encode(pcm)
-                synchronize()
-                t1 = time.perf_counter()
-                tokens = generator.step(codes)
-                synchronize()
-                t2 = time.perf_counter()
-                if tokens is not None:
-                    mimi.decode(tokens[:, 1:]).cpu()
-                    tokens[:, 0].cpu()
-                frames.append(time.perf_counter() - t0)
-                steps.append(t2 - t1)
-        record = {
-            "batch": batch,
-            "lm_ms": attrs.asdict(Times.of(steps[warm:])),
-            "frame_ms": attrs.asdict(Times.of(frames[warm:])),
-            "live_columns": warm + repeats,
-        }
-        records.append(record)
-        say(f"peer B={batch}: lm {record['lm_ms']['median']:.2f} ms, frame {record['frame_ms']['median']:.2f} ms")
-        del lm, mimi, generator
-        torch.cuda.empty_cache()
-    return records
-
-
 def peer_in_child(batches: str, repeats: int) -> list[dict[str, Any]] | str:
-    """Run `peer_times` in a process of its own, so that its memory is gone before ours is taken."""
-    command = [sys.executable, __file__, "--only-peer", batches, "--repeats", str(repeats)]
+    """Run `moshi_peer.py` in a process of its own, so that its memory is gone before ours is taken."""
+    command = [sys.executable, str(Path(__file__).with_name("moshi_peer.py")), batches, str(repeats)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no output"]
@@ -352,15 +314,11 @@ def main() -> int:
     parser.add_argument("--fp8", action="store_true", help="keys and values in 8 bits")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes on the CPU: a smoke run, no measurement")
     parser.add_argument("--peer", default="", help="batch sizes at which to time the reference package, as 1,64")
-    parser.add_argument("--only-peer", default="", help=argparse.SUPPRESS)
     parser.add_argument("--compile", action="store_true", help="only compile the kernels of --batch, measure nothing")
     parser.add_argument("--rows", type=int, default=0, help="slots of the engine (default: the largest batch)")
     parser.add_argument("--no-unit", action="store_true", help="skip the host path and the session start")
     parser.add_argument("--json", type=Path, help="where to write all numbers")
     options = parser.parse_args()
-    if options.only_peer:
-        print(json.dumps(peer_times(numbers(options.only_peer), options.repeats)))
-        return 0
     device = torch.device("cpu" if options.tiny else "cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         say("no CUDA device here; use --tiny for a smoke run")

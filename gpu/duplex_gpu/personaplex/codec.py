@@ -105,9 +105,7 @@ class MimiCodec:
             source = at[f"stride{j}"]
             self._residual(weights.enc_stages[j], arena, at[f"block{j}"], source.new)
             target = at["out"] if j == last else at[f"block{j + 1}"]
-            self._convolve(
-                weights.enc_stages[j].resample, arena, source, stride, arena, target.new, elu_out=j == last
-            )
+            self._convolve(weights.enc_stages[j].resample, arena, source, stride, arena, target.new, elu_out=j == last)
         x = self._x[:n]
         self._convolve(weights.enc_out, arena, at["out"], 1, x, 0)
         self._transform(weights.enc_blocks, self.encoder_rings, x, slots, positions)

@@ -1,3 +1,6 @@
+# ruff: noqa: N803 (capitals mark compile-time constants, as is usual for kernels)
+# mypy: ignore-errors
+# (kernels are written in Triton's language, which only looks like Python)
 """Triton kernels of the codec: every convolution is one product over windows of adjacent numbers in a row's arena."""
 
 from __future__ import annotations
@@ -313,7 +316,9 @@ def nearest_kernel(
 
 
 @triton.jit
-def codes_kernel(best, codes, best_stride: tl.constexpr, CODES: tl.constexpr, BINS: tl.constexpr, TRIGGER: tl.constexpr):
+def codes_kernel(
+    best, codes, best_stride: tl.constexpr, CODES: tl.constexpr, BINS: tl.constexpr, TRIGGER: tl.constexpr
+):
     """Unpack the winners and clear them for the next frame. Grid (rows,)."""
     row = tl.program_id(0)
     j = tl.arange(0, CODES)

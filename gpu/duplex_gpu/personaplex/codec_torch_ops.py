@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from duplex_gpu.personaplex.codec_layout import Half, Window
 from duplex_gpu.personaplex.config import CODES
@@ -68,7 +68,13 @@ class TorchCodecOps:
         out[:, out_offset : out_offset + count * outputs] = flat.to(out.dtype)
 
     def norm_product(
-        self, x: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, gelu: bool
+        self,
+        x: torch.Tensor,
+        gain: torch.Tensor,
+        bias: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+        gelu: bool,
     ) -> None:
         """LayerNorm (float32), product, and exact GELU if wanted."""
         normed = F.layer_norm(x.float(), (x.shape[1],), gain, bias, _LAYER_NORM_EPS).to(weight.dtype)

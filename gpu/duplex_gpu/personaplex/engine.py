@@ -64,9 +64,7 @@ class Engine:
     `outputs.host`. Rows of one step must name different slots; slots that are not named keep every bit of their state.
     """
 
-    def __init__(
-        self, config: PersonaPlexConfig, lm: LMWeights, mimi: MimiWeights, options: EngineOptions
-    ) -> None:
+    def __init__(self, config: PersonaPlexConfig, lm: LMWeights, mimi: MimiWeights, options: EngineOptions) -> None:
         device = lm.text_head.device
         rows = options.max_rows
         self.config, self.options, self.weights, self.device = config, options, lm, device

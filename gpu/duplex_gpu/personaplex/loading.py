@@ -113,9 +113,7 @@ def load_mimi(
         return build_mimi_weights(config.mimi, file.take, dtype)
 
 
-def build_engine(
-    config: PersonaPlexConfig, lm: LMWeights, mimi: MimiWeights, options: LoadOptions
-) -> Engine:
+def build_engine(config: PersonaPlexConfig, lm: LMWeights, mimi: MimiWeights, options: LoadOptions) -> Engine:
     """The engine with as much KV memory as asked for or as fits. Raises `DeviceError` when not even one session does."""
     device = lm.text_head.device
     on_gpu = device.type == "cuda"

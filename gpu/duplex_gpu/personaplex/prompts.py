@@ -56,7 +56,7 @@ class Voice:
     @property
     def frames(self) -> int:
         """Frames of the voice clip: one more than stored columns."""
-        return self.embeddings.shape[0] + 1
+        return int(self.embeddings.shape[0]) + 1
 
 
 @attrs.frozen(eq=False)
@@ -140,7 +140,9 @@ def load_voice(name: str, data: IO[bytes], config: LMConfig) -> Voice:
     if not isinstance(embeddings, torch.Tensor) or not isinstance(cache, torch.Tensor):
         raise PromptError("bad_voice", f"voice {name}: tensors 'embeddings' and 'cache' are wanted")
     if embeddings.dim() != 4 or embeddings.shape[1:] != (1, 1, config.dim) or embeddings.shape[0] < 1:
-        raise PromptError("bad_voice", f"voice {name}: embeddings are {list(embeddings.shape)}, wanted [T, 1, 1, {config.dim}]")
+        raise PromptError(
+            "bad_voice", f"voice {name}: embeddings are {list(embeddings.shape)}, wanted [T, 1, 1, {config.dim}]"
+        )
     if tuple(cache.shape) != (1, STREAMS, _RING):
         raise PromptError("bad_voice", f"voice {name}: cache is {list(cache.shape)}, wanted [1, {STREAMS}, {_RING}]")
     count = embeddings.shape[0]

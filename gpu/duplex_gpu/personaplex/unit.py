@@ -21,34 +21,12 @@ from duplex_gpu.personaplex.config import (
 from duplex_gpu.personaplex.engine import Engine
 from duplex_gpu.personaplex.prompts import Prompt, PromptError, Voice, VoiceShelf, build_prompt, wrap_persona
 from duplex_gpu.personaplex.text import SILENT_IDS, TextModelError, TextPieces, Transcript
+from duplex_gpu.personaplex.unit_rows import FeedPrompt, Payload, Pcm, Start, UnitOutput
 from duplex_gpu.runtime.graphs import GraphBuckets, StepWait, buckets_up_to
 from duplex_gpu.runtime.kv_pages import KVExhaustedError, KVStatistics
 
-Pcm = npt.NDArray[np.float32]
-
 _FINISH = 0
 """Names the prompt-finishing step among the waits; batch buckets count up from 1, prefill buckets down from -1."""
-
-
-@attrs.frozen(eq=False)
-class UnitOutput:
-    """What one row's step gave.
-
-    `text_id` is the text token of this frame (0 and 3 carry no text) and `text` what it adds to the transcript; `pcm`
-    float32 [1920] at 24 kHz, None where there is no audio yet (the very first column of a session without prompts) or
-    the row failed; `energy` its RMS. `failure` is None, `"not_finite"` (the row's numbers broke: reset the slot) or
-    `"kv_exhausted"` (no memory for its next column: the row did not run). Failures concern their own row only.
-    """
-
-    text_id: int
-    text: str
-    pcm: Pcm | None
-    energy: float
-    failure: str | None = None
-
-    @property
-    def not_finite(self) -> bool:
-        return self.failure == "not_finite"
 
 
 @attrs.define(eq=False)
@@ -60,12 +38,17 @@ class _Feeding:
     done: int
 
 
+_READY = UnitOutput(0, "", None, 0.0)
+_FEEDING = UnitOutput(0, "", None, 0.0, ready=False)
+_FAILED = UnitOutput(0, "", None, 0.0, "kv_exhausted")
+
+
 class PersonaPlexUnit:
     """Implements the unit-step protocol of the model thread: `max_rows`, `warm_up`, `reset`, `run`.
 
-    Everything here belongs to one thread, the one that owns the device. A session goes: `reset(slot)`, optionally
-    `begin_prompt` and `feed_prompt` until that returns True, then `run` with one frame after the other. `run` may be
-    called for other slots between two `feed_prompt` calls: a prompt is fed in chunks so that nobody waits for it.
+    Everything but `prompt` belongs to one thread, the one that owns the device. A session goes through rows of `run`:
+    `Start`, then `FeedPrompt` until the output is `ready` (not needed without a prompt), then one frame after the other.
+    Prompts are fed in chunks, at most one in a step, so that the other sessions hardly wait.
     """
 
     unit_ms = FRAME_MS
@@ -133,30 +116,39 @@ class PersonaPlexUnit:
             self.engine.reset(slot)
         self._restart(slot, sampling or self._sampling, seed)
 
-    def run(self, rows: Sequence[tuple[int, Pcm | None]]) -> list[UnitOutput]:
-        """One step for some slots: each with its frame of PCM, float32 [1920] in -1..1 at 24 kHz (None is silence).
+    def run(self, rows: Sequence[tuple[int, Payload]]) -> list[UnitOutput]:
+        """One step for some slots: frames of PCM all in one batch, and with it at most one chunk of one prompt.
 
-        Returns one output per row in the same order. Slots must differ and have no prompt half fed (`ValueError`).
+        Returns one output per row in the same order. Rows that start a session answer with `ready`; of several that
+        have a prompt to feed the first one gets its chunk, the others stay as they are until a later step.
+        Raises `ValueError`, with nothing changed, for a slot named twice, a slot out of range, a frame of another shape,
+        or a frame for a slot whose prompt is not fed yet.
         """
-        slots = [slot for slot, _ in rows]
-        if len(set(slots)) != len(slots):
-            raise ValueError("a slot can take part in a step only once")
-        for slot in slots:
-            self._check_slot(slot)
-            if slot in self._feeding:
-                raise ValueError(f"slot {slot} is still being fed its prompt")
-        failed = self._grow(slots)
-        live = [row for row in rows if row[0] not in failed] if failed else rows
-        results = self._step(live) if live else []
-        if not failed:
-            return results
-        found = iter(results)
-        return [UnitOutput(0, "", None, 0.0, "kv_exhausted") if slot in failed else next(found) for slot in slots]
+        frames = self._checked(rows)
+        outputs: dict[int, UnitOutput] = {}
+        failed = self._grow([slot for slot, _ in frames])
+        live = [row for row in frames if row[0] not in failed] if failed else frames
+        if live:
+            outputs = dict(zip((slot for slot, _ in live), self._step(live), strict=True))
+        fed = False
+        for slot, payload in rows:
+            if slot in outputs:
+                continue
+            if slot in failed:
+                outputs[slot] = _FAILED
+            elif isinstance(payload, Start):
+                outputs[slot] = self._start(slot, payload)
+            elif slot in self._feeding and not fed:
+                fed = True
+                outputs[slot] = _READY if self.feed_prompt(slot) else _FEEDING
+            else:
+                outputs[slot] = _FEEDING if slot in self._feeding else _READY
+        return [outputs[slot] for slot, _ in rows]
 
     # -- prompts -------------------------------------------------------------------------------------------------
 
     def prompt(self, voice: str | None, persona: str | None) -> Prompt:
-        """Lay out a prompt without touching any slot. Raises `PromptError` with a `code`."""
+        """Lay out a prompt without touching any slot or the device (any thread may). Raises `PromptError` with a `code`."""
         chosen: Voice | None = None
         if voice is not None:
             if self.voices is None:
@@ -220,6 +212,34 @@ class PersonaPlexUnit:
         return int(self._views["column"][slot, 0])
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _checked(self, rows: Sequence[tuple[int, Payload]]) -> list[tuple[int, Pcm | None]]:
+        """The rows that carry a frame. Raises `ValueError` for anything `run` cannot do."""
+        slots: set[int] = set()
+        frames: list[tuple[int, Pcm | None]] = []
+        for slot, payload in rows:
+            self._check_slot(slot)
+            if slot in slots:
+                raise ValueError(f"slot {slot} is named twice in one step")
+            slots.add(slot)
+            if isinstance(payload, (Start, FeedPrompt)):
+                continue
+            if slot in self._feeding:
+                raise ValueError(f"slot {slot} is still being fed its prompt")
+            if payload is not None and payload.shape != (FRAME_SAMPLES,):
+                raise ValueError(f"a frame has {FRAME_SAMPLES} samples, got {payload.shape}")
+            frames.append((slot, payload))
+        return frames
+
+    def _start(self, slot: int, start: Start) -> UnitOutput:
+        self.reset(slot, start.sampling, start.seed)
+        if start.prompt is None:
+            return _READY
+        try:
+            self.begin_prompt(slot, start.prompt)
+        except KVExhaustedError:
+            return _FAILED
+        return _FEEDING
 
     def _step(self, rows: Sequence[tuple[int, Pcm | None]]) -> list[UnitOutput]:
         count = len(rows)
@@ -364,4 +384,3 @@ class PersonaPlexUnit:
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.max_rows:
             raise ValueError(f"slot {slot} is not one of 0..{self.max_rows - 1}")
-

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.cuda import _POOL_HANDLE as PoolHandle  # torch's own (private) type of what `graph.pool()` returns
 
 EAGER_VARIABLE = "TRIO_DUPLEX_EAGER"
 """Set to 1 to run every step eagerly (to debug kernels, or to rule graphs out)."""
@@ -48,7 +49,7 @@ class GraphBuckets:
             raise StepShapeError(f"a step takes 1 to {self.buckets[-1]} rows, got {rows}")
         return next(size for size in self.buckets if size >= rows)
 
-    def capture(self, pool: tuple[int, int] | None = None) -> tuple[int, int] | None:
+    def capture(self, pool: PoolHandle | None = None) -> PoolHandle | None:
         """Warm every bucket up and capture it where graphs are wanted; returns the memory pool for further captures."""
         wanted = graphs_wanted(self._device)
         for size in reversed(self.buckets):  # the largest first: it sizes the shared pool
@@ -84,7 +85,7 @@ class StepWait:
     """
 
     def __init__(self, device: torch.device, asleep: float = 0.75) -> None:
-        self._event = torch.cuda.Event() if device.type == "cuda" else None
+        self._event = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._asleep = asleep
         self._taken_s: dict[int, float] = {}
 

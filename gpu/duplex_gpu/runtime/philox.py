@@ -1,4 +1,4 @@
-"""Philox-4x32-10 in plain torch: the same numbers as the kernels draw, keyed by seed and counter, not by batch place."""
+"""Philox-4x32-10 in plain torch: the numbers the kernels draw, keyed by seed and counter, not by place in a batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import torch
 _MASK = 0xFFFFFFFF
 
 
-def philox_word(seed_low: torch.Tensor, seed_high: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor, c2: torch.Tensor) -> torch.Tensor:
+def philox_word(
+    seed_low: torch.Tensor, seed_high: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor, c2: torch.Tensor
+) -> torch.Tensor:
     """First output word (int64, 0 to 2**32-1) of the counter (c0, c1, c2, 0) under the 64-bit key; all broadcast."""
     k0, k1 = seed_low.long() & _MASK, seed_high.long() & _MASK
     a, b, c = c0.long() & _MASK, c1.long() & _MASK, c2.long() & _MASK
@@ -20,6 +22,6 @@ def philox_word(seed_low: torch.Tensor, seed_high: torch.Tensor, c0: torch.Tenso
 
 
 def gumbel(word: torch.Tensor) -> torch.Tensor:
-    """Standard Gumbel noise (float32) from a 32-bit word; the upper 23 bits count, so that the uniform is never 0 or 1."""
+    """Standard Gumbel noise (float32) from a 32-bit word: its upper 23 bits, so that the uniform is never 0 or 1."""
     uniform = ((word >> 9).to(torch.float32) + 0.5) * (2.0**-23)
     return -torch.log(-torch.log(uniform))

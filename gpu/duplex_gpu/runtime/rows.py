@@ -19,7 +19,8 @@ LM_FIELDS: dict[str, Field] = {
     "temperature": Field(2, real=True),
 }
 """What the language-model operations read per row: slot, absolute column number (rope, ring cell and counter of the
-random numbers), 64-bit seed as two words, top-k and temperature of text and of audio. `pages` [table pages] comes on top."""
+random numbers), 64-bit seed as two words, top-k and temperature of text and of audio. `pages`
+[table pages] comes on top."""
 
 
 @attrs.frozen(eq=False)

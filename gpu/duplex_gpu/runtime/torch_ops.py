@@ -6,7 +6,7 @@ Activations are [rows, width]; every operation writes into the buffer it is give
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from duplex_gpu.runtime.kv_pages import PagedKV
 from duplex_gpu.runtime.philox import gumbel, philox_word
@@ -14,7 +14,7 @@ from duplex_gpu.runtime.rows import Rows
 
 
 class TorchOps:
-    """Plain torch operations for any device and dtype; they look at the host's copy of the rows, so never capture them."""
+    """Plain torch operations for any device and dtype; they read the host's copy of the rows: never capture them."""
 
     def embed_columns(
         self, columns: torch.Tensor, text_table: torch.Tensor, code_tables: torch.Tensor, out: torch.Tensor
@@ -112,9 +112,7 @@ class TorchOps:
         found = F.scaled_dot_product_attention(query, keys, values)
         self.add_product(found[:, :, 0].reshape(n, width), weight, residual)
 
-    def choose(
-        self, rows: Rows, logits: torch.Tensor, stream: int, forced: torch.Tensor, tokens: torch.Tensor
-    ) -> None:
+    def choose(self, rows: Rows, logits: torch.Tensor, stream: int, forced: torch.Tensor, tokens: torch.Tensor) -> None:
         """Draw `tokens[:, stream]` (int32) from float32 logits, or take the forced one where `forced` is not -1.
 
         Top-k and temperature are text's for stream 0, else audio's. The noise of a candidate depends on the row's seed

@@ -41,21 +41,21 @@ class TritonOps:
         )
 
     def product(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        tile = choose_tile("product", *weight.shape, x.shape[0])
+        tile = choose_tile("product", weight.shape[0], weight.shape[1], x.shape[0])
         if tile is None:
             out.copy_(torch.mm(x.to(weight.dtype), weight.t()))
         else:
             self._product(x, weight, out, tile, products.STORE)
 
     def add_product(self, x: Tensor, weight: Tensor, residual: Tensor) -> None:
-        tile = choose_tile("add", *weight.shape, x.shape[0])
+        tile = choose_tile("add", weight.shape[0], weight.shape[1], x.shape[0])
         if tile is None:
             residual.add_(torch.mm(x, weight.t()))
         else:
             self._product(x, weight, residual, tile, products.ATOMIC_ADD if tile.splits > 1 else products.ADD)
 
     def norm_product(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, out: Tensor) -> None:
-        tile = choose_tile("product", *weight.shape, x.shape[0])
+        tile = choose_tile("product", weight.shape[0], weight.shape[1], x.shape[0])
         if tile is None:
             torch.mm(self._normed(x, norm, eps, weight.dtype), weight.t(), out=out)
         elif tile.register:
@@ -101,7 +101,7 @@ class TritonOps:
         column, pages = rows.device["column"], rows.device["pages"]
         eight_bit = kv.k.dtype == torch.float8_e4m3fn
         normed = self._normed(x, norm, eps, weight.dtype)
-        tile = choose_tile("qkv", *weight.shape, count)
+        tile = choose_tile("qkv", weight.shape[0], weight.shape[1], count)
         if tile is not None and dim % (2 * tile.rows) == 0:
             batch = batch_tile(tile, count)
             products.qkv_store_kernel[(3 * inner // 2 // tile.rows, 1, triton.cdiv(count, batch))](
@@ -190,7 +190,7 @@ class TritonOps:
         count, width = residual.shape
         steps = qkv.shape[0]
         dim = width // heads
-        tile = choose_tile("add", *weight.shape, count)
+        tile = choose_tile("add", weight.shape[0], weight.shape[1], count)
         if tile is not None and tile.register:
             attention.depth_attention_out_kernel[(width // tile.rows, heads, count)](
                 qkv,

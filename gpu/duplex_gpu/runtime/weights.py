@@ -73,7 +73,7 @@ class TensorFile:
             raise CheckpointError(self.path, "no such file")
         try:
             self._handle = safe_open(str(self.path), framework="pt", device=str(self.device))
-            opened = self._handle.__enter__()
+            opened = self._handle.__enter__()  # type: ignore[no-untyped-call]
             for name in opened.keys():  # noqa: SIM118 - the handle is no mapping
                 part = opened.get_slice(name)
                 self.infos[name] = TensorInfo(tuple(part.get_shape()), str(part.get_dtype()))
@@ -86,7 +86,7 @@ class TensorFile:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._handle.__exit__(kind, value, trace)
+        self._handle.__exit__(kind, value, trace)  # type: ignore[no-untyped-call]
 
     def check(self, expected: Mapping[str, tuple[int, ...]], ignored: Iterable[str] = ()) -> None:
         """Compare names and shapes with `expected`; names in `ignored` may be there and are not read.

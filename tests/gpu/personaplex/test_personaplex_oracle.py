@@ -47,10 +47,10 @@ def test_logits_of_forced_columns_past_the_window_end():
     with reference.streaming(rows):
         for t in range(count - 1):
             hidden, text_logits = reference.forward_text(columns[:, :, t : t + 1])
-            wanted = []
             with reference.depformer.streaming(rows):
-                for k in range(8):
-                    wanted.append(reference.forward_depformer(k, columns[:, k : k + 1, t + 1 : t + 2], hidden))
+                wanted = [
+                    reference.forward_depformer(k, columns[:, k : k + 1, t + 1 : t + 2], hidden) for k in range(8)
+                ]
             for slot in range(rows):
                 ours.kv.ensure(slot, t + 1)
                 table = ours.kv.table(slot)
@@ -65,7 +65,9 @@ def test_logits_of_forced_columns_past_the_window_end():
             )
             worst_text = max(worst_text, (ours.temporal.text_logits[:rows] - text_logits[:, 0, 0]).abs().max().item())
             for k in range(8):
-                worst_audio = max(worst_audio, (ours.depformer.logits[k, :rows] - wanted[k][:, 0, 0]).abs().max().item())
+                worst_audio = max(
+                    worst_audio, (ours.depformer.logits[k, :rows] - wanted[k][:, 0, 0]).abs().max().item()
+                )
     assert worst_text < 1e-4
     assert worst_audio < 1e-4
 

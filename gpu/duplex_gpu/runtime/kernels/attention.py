@@ -1,3 +1,6 @@
+# ruff: noqa: N803 (capitals mark compile-time constants, as is usual for kernels)
+# mypy: ignore-errors
+# (kernels are written in Triton's language, which only looks like Python)
 """Decode attention: over the live columns of paged rings, and over the earlier steps of a depth frame."""
 
 from __future__ import annotations
@@ -158,8 +161,17 @@ def combine_kernel(
 
 @triton.jit
 def depth_heads(
-    qkv, step_stride, step, rows, live, head, BATCH: tl.constexpr, WIDTH: tl.constexpr, DIM: tl.constexpr,
-    STEPS: tl.constexpr, scale: tl.constexpr,
+    qkv,
+    step_stride,
+    step,
+    rows,
+    live,
+    head,
+    BATCH: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DIM: tl.constexpr,
+    STEPS: tl.constexpr,
+    scale: tl.constexpr,
 ):
     """Attention of one head over steps 0..step for a few rows; [BATCH, DIM] float32."""
     d = tl.arange(0, DIM)

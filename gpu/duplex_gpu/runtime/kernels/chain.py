@@ -1,3 +1,6 @@
+# ruff: noqa: N803 (capitals mark compile-time constants, as is usual for kernels)
+# mypy: ignore-errors
+# (kernels are written in Triton's language, which only looks like Python)
 """Programmatic dependent launch: every kernel of a step waits for its predecessor inside the kernel, not before it.
 
 A kernel must call `wait_for_predecessor` before it touches anything an earlier kernel of the chain wrote; what it does

@@ -1,3 +1,6 @@
+# ruff: noqa: N803, N806 (capitals mark compile-time constants, as is usual for kernels)
+# mypy: ignore-errors
+# (kernels are written in Triton's language, which only looks like Python)
 """Products of a few rows with a large weight: bound by reading the weight once, so tiles run along the weight's rows.
 
 Accumulators are [weight rows, batch rows] with the batch padded to a multiple of 16 for the matrix units; a single row

@@ -1,3 +1,6 @@
+# ruff: noqa: N803 (capitals mark compile-time constants, as is usual for kernels)
+# mypy: ignore-errors
+# (kernels are written in Triton's language, which only looks like Python)
 """The small kernels between the products: embeddings, norms, rotation table, gate, and the drawing of tokens."""
 
 from __future__ import annotations
@@ -50,9 +53,7 @@ def rotation_kernel(
 
 
 @triton.jit
-def rms_norm_kernel(
-    x, weight, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, eps: tl.constexpr, TRIGGER: tl.constexpr
-):
+def rms_norm_kernel(x, weight, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, eps: tl.constexpr, TRIGGER: tl.constexpr):
     """RMS norm in float32. Grid (rows,); BLOCK is the power of two that covers WIDTH."""
     row = tl.program_id(0)
     d = tl.arange(0, BLOCK)
@@ -169,7 +170,13 @@ def choose_kernel(
     c1 = tl.load(column + row * field_stride).to(tl.uint32, bitcast=True)
     zeros = tl.zeros([BLOCK], tl.uint32)
     word, _, _, _ = philox_impl(
-        token_ids.to(tl.uint32, bitcast=True), zeros + c1, zeros + stream.to(tl.uint32), zeros, zeros + key0, zeros + key1, 10
+        token_ids.to(tl.uint32, bitcast=True),
+        zeros + c1,
+        zeros + stream.to(tl.uint32),
+        zeros,
+        zeros + key0,
+        zeros + key1,
+        10,
     )
     uniform = ((word >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07
     noise = -tl.log(-tl.log(uniform))
