@@ -1,4 +1,4 @@
-"""Where the codec keeps its samples: one arena per row, with room for each convolution's left context before its input."""
+"""Where the codec keeps its samples: an arena per row, with room for each convolution's left context before its input."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _half(parts: list[tuple[str, int, int, int]], device: torch.device) -> Half:
 
 
 def encoder_half(config: MimiConfig, device: torch.device) -> Half:
-    """Windows `in`, then per stage j `block{j}` (input of the residual block) and `stride{j}`, then `out` and `down`."""
+    """Windows `in`, then per stage j `block{j}` (the residual block's input) and `stride{j}`, then `out` and `down`."""
     channels, length = config.filters, FRAME_SAMPLES
     parts = [("in", 6, length, 1)]
     for j, stride in enumerate(ENCODER_STRIDES):

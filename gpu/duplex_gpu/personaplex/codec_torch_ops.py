@@ -51,7 +51,7 @@ class TorchCodecOps:
     ) -> None:
         """A convolution as `count` products per row: output t reads the kernel's numbers from `offset + t * step`.
 
-        `residual` (buffer, offset) is added before the output's ELU; the bias repeats over the phases of a transposed one.
+        `residual` (buffer, offset) is added before the output's ELU; the bias repeats over a transposed one's phases.
         """
         outputs, kernel = conv.weight.shape
         span = source[:, offset : offset + (count - 1) * step + kernel]

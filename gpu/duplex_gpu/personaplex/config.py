@@ -105,7 +105,7 @@ DECODER_STRIDES = (8, 6, 5, 4)
 
 @attrs.frozen
 class SamplingConfig:
-    """How tokens are drawn: temperature 0 means greedy; `text_top_k` at most 64, `audio_top_k` at most the vocabulary."""
+    """How tokens are drawn: temperature 0 means greedy; `text_top_k` at most 64, `audio_top_k` up to the vocabulary."""
 
     text_temperature: float = 0.7
     text_top_k: int = 25

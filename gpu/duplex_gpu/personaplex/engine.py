@@ -1,4 +1,4 @@
-"""The networks wired into one batched step over static buffers: PCM in, Mimi, column, transformer, depformer, Mimi, PCM out."""
+"""The networks wired into one batched step over static buffers: PCM, Mimi, column, transformer, depformer, Mimi, PCM."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class EngineOptions:
     """How much the engine holds and how.
 
     `max_rows` sessions at once, `kv_pages` pages of `page_columns` columns for all of them together; `kv_dtype` the
-    type keys and values are stored in (bfloat16 by default on CUDA, float8_e4m3fn halves it); `prefill_columns` the most
-    prompt columns in one pass; `kernels` picks the Triton operations (CUDA only) or plain torch.
+    type keys and values are stored in (bfloat16 by default on CUDA, float8_e4m3fn halves it); `prefill_columns` the
+    most prompt columns in one pass; `kernels` picks the Triton operations (CUDA only) or plain torch.
     """
 
     max_rows: int

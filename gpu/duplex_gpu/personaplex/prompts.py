@@ -33,7 +33,7 @@ IntArray = npt.NDArray[np.int32]
 
 
 class PromptError(ValueError):
-    """A prompt cannot be used; `code` says why in one word: unknown_voice, bad_voice, persona_too_long, no_text_model."""
+    """A prompt cannot be used; `code` is unknown_voice, bad_voice, persona_too_long or no_text_model."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class Prompt:
     @property
     def count(self) -> int:
         """Columns in all."""
-        return self.given + self.columns.shape[0]
+        return self.given + len(self.columns)
 
 
 def wrap_persona(text: str) -> str:
@@ -93,7 +93,7 @@ def wrap_persona(text: str) -> str:
 
 
 def build_prompt(config: LMConfig, voice: Voice | None, persona_tokens: Sequence[int]) -> Prompt:
-    """Lay the prompt out: voice, spacer, persona (one column per token), spacer, with the one-column delay of codes 1-7.
+    """Lay the prompt out: voice, spacer, persona (a column per token), spacer, with the one-column delay of codes 1-7.
 
     Without a voice the first column is the start column. Raises `PromptError` (`persona_too_long`) when the columns
     leave no room in the context for at least one live second.

@@ -21,7 +21,7 @@ class TextModelError(RuntimeError):
 
 
 class TextPieces:
-    """The text vocabulary as pieces: plain strings, or single bytes that several tokens together make a character of."""
+    """The text vocabulary as pieces: plain strings, or single bytes of which several make a character."""
 
     def __init__(self, pieces: list[str | bytes], processor: SentencePieceProcessor | None = None) -> None:
         self._pieces = pieces

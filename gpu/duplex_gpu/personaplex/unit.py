@@ -47,7 +47,7 @@ class PersonaPlexUnit:
     """Implements the unit-step protocol of the model thread: `max_rows`, `warm_up`, `reset`, `run`.
 
     Everything but `prompt` belongs to one thread, the one that owns the device. A session goes through rows of `run`:
-    `Start`, then `FeedPrompt` until the output is `ready` (not needed without a prompt), then one frame after the other.
+    `Start`, then `FeedPrompt` until the output is `ready` (at once without a prompt), then one frame after the other.
     Prompts are fed in chunks, at most one in a step, so that the other sessions hardly wait.
     """
 
@@ -121,8 +121,7 @@ class PersonaPlexUnit:
 
         Returns one output per row in the same order. Rows that start a session answer with `ready`; of several that
         have a prompt to feed the first one gets its chunk, the others stay as they are until a later step.
-        Raises `ValueError`, with nothing changed, for a slot named twice, a slot out of range, a frame of another shape,
-        or a frame for a slot whose prompt is not fed yet.
+        Raises `ValueError`, with nothing changed, for a slot named twice or out of range, a frame of another shape, or a frame for a slot whose prompt is not fed yet.
         """
         frames = self._checked(rows)
         outputs: dict[int, UnitOutput] = {}
@@ -148,7 +147,7 @@ class PersonaPlexUnit:
     # -- prompts -------------------------------------------------------------------------------------------------
 
     def prompt(self, voice: str | None, persona: str | None) -> Prompt:
-        """Lay out a prompt without touching any slot or the device (any thread may). Raises `PromptError` with a `code`."""
+        """Lay out a prompt; touches no slot and not the device (any thread may). Raises `PromptError` with a `code`."""
         chosen: Voice | None = None
         if voice is not None:
             if self.voices is None:
@@ -347,7 +346,7 @@ class PersonaPlexUnit:
         self.reset(0)
 
     def _finish_prompt(self, slot: int, prompt: Prompt) -> None:
-        """Run the prompt's last column through the ordinary step: it chooses the first live column's text and code 0."""
+        """Run the prompt's last column through the ordinary step: that chooses the first live column's text and code 0."""
         engine, views = self.engine, self._views
         last = prompt.columns[-1]
         engine.set_next(slot, torch.from_numpy(last[:TOKENS].copy()), torch.from_numpy(last[TOKENS + 1 :].copy()))

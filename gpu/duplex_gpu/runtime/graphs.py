@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from torch.cuda import _POOL_HANDLE as PoolHandle  # torch's own (private) type of what `graph.pool()` returns
+from torch.cuda import _POOL_HANDLE as PoolHandle  # noqa: N811 - what `graph.pool()` returns, by torch's own name
 
 EAGER_VARIABLE = "TRIO_DUPLEX_EAGER"
 """Set to 1 to run every step eagerly (to debug kernels, or to rule graphs out)."""

@@ -229,7 +229,7 @@ def depth_attention_out_kernel(
     scale: tl.constexpr,
     TRIGGER: tl.constexpr,
 ):
-    """One row: a head's attention times its share of the output projection, added atomically. Grid (tiles, heads, rows)."""
+    """One row: a head's attention times its share of the output projection, added atomically (tiles, heads, rows)."""
     head = tl.program_id(1)
     rows = tl.program_id(2) + tl.arange(0, 1)
     outputs = tl.program_id(0) * TILE + tl.arange(0, TILE)
