@@ -1,4 +1,4 @@
-"""Where the codec keeps its samples: an arena per row, with room for each convolution's left context before its input."""
+"""Where the codec keeps its samples: an arena per row, with room before each convolution's input."""
 
 from __future__ import annotations
 

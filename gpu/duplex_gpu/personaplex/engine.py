@@ -1,4 +1,4 @@
-"""The networks wired into one batched step over static buffers: PCM, Mimi, column, transformer, depformer, Mimi, PCM."""
+"""The networks wired into one batched step over static buffers: Mimi, column, transformer, depformer, Mimi."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def load_mimi(
 
 
 def build_engine(config: PersonaPlexConfig, lm: LMWeights, mimi: MimiWeights, options: LoadOptions) -> Engine:
-    """The engine with as much KV memory as asked for or as fits. Raises `DeviceError` when not even one session fits."""
+    """The engine with as much KV memory as asked for or as fits. Raises `DeviceError` when not one session fits."""
     device = lm.text_head.device
     on_gpu = device.type == "cuda"
     kv_dtype = torch.float8_e4m3fn if options.fp8_kv else lm.text_head.dtype

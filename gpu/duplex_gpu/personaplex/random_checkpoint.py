@@ -144,3 +144,33 @@ def random_voice(config: LMConfig, columns: int = 5, seed: int = 0) -> dict[str,
     cache[:, [0, 1, 1 + CODES], late] = -2
     embeddings = torch.randn(columns, 1, 1, config.dim, generator=generator)
     return {"embeddings": embeddings, "cache": cache}
+
+
+def tiny_text_model(pieces: int) -> bytes:
+    """A sentencepiece model of `pieces` pieces trained on a few sentences, with the published special ids (0-3).
+
+    Raises `ImportError` where sentencepiece is not installed.
+    """
+    import sentencepiece
+
+    sentences = [
+        "You are a kind and patient friend who listens well and answers in short sentences.",
+        "You enjoy having a good conversation. You work for a bakery and take orders for bread and cake.",
+        "Hello there, how are you today? I am fine, thank you very much. What can I do for you?",
+        "The quick brown fox jumps over the lazy dog, and nobody knows why.",
+    ]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        vocab_size=pieces,
+        model_type="bpe",
+        character_coverage=1.0,
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        pad_id=3,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return model.getvalue()

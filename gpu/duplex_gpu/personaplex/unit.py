@@ -121,7 +121,8 @@ class PersonaPlexUnit:
 
         Returns one output per row in the same order. Rows that start a session answer with `ready`; of several that
         have a prompt to feed the first one gets its chunk, the others stay as they are until a later step.
-        Raises `ValueError`, with nothing changed, for a slot named twice or out of range, a frame of another shape, or a frame for a slot whose prompt is not fed yet.
+        Raises `ValueError`, with nothing changed, for a slot named twice or out of range, a frame of another shape, or
+        a frame for a slot whose prompt is not fed yet.
         """
         frames = self._checked(rows)
         outputs: dict[int, UnitOutput] = {}
@@ -346,7 +347,7 @@ class PersonaPlexUnit:
         self.reset(0)
 
     def _finish_prompt(self, slot: int, prompt: Prompt) -> None:
-        """Run the prompt's last column through the ordinary step: that chooses the first live column's text and code 0."""
+        """Run the prompt's last column as an ordinary step: that chooses the first live column's text and code 0."""
         engine, views = self.engine, self._views
         last = prompt.columns[-1]
         engine.set_next(slot, torch.from_numpy(last[:TOKENS].copy()), torch.from_numpy(last[TOKENS + 1 :].copy()))

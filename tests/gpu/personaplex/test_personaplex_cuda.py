@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from personaplex_support import microphone
 
 from duplex_gpu.personaplex.config import GREEDY, LMConfig, MimiConfig, PersonaPlexConfig, SamplingConfig
 from duplex_gpu.personaplex.engine import Engine, EngineOptions
@@ -16,6 +15,7 @@ from duplex_gpu.personaplex.random_checkpoint import random_take
 from duplex_gpu.personaplex.text import TextPieces
 from duplex_gpu.personaplex.unit import PersonaPlexUnit
 from duplex_gpu.runtime.graphs import EAGER_VARIABLE
+from tests.gpu.personaplex.support import microphone
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -7,15 +7,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from personaplex_support import CONFIG, codec, engine, lm_state, microphone, mimi_state, unit
+
+from tests.gpu.personaplex.support import CONFIG, codec, engine, lm_state, microphone, mimi_state, unit
 
 pytest.importorskip("moshi", reason="the reference package moshi is not installed (requirements-oracle.txt)")
-
-from personaplex_oracle import oracle_generator, oracle_lm, oracle_mimi
 
 from duplex_gpu.personaplex.config import PAD_TEXT, SILENCE_CODES, SINE_CODES
 from duplex_gpu.personaplex.prompts import Voice, build_prompt
 from duplex_gpu.runtime.rows import rows_of
+from tests.gpu.personaplex.oracle import oracle_generator, oracle_lm, oracle_mimi
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -11,7 +11,8 @@ import torch
 from moshi.models import LMGen, loaders
 from moshi.models.compression import MimiModel
 from moshi.models.lm import LMModel
-from personaplex_support import CONFIG, State
+
+from tests.gpu.personaplex.support import CONFIG, State
 
 
 def oracle_lm(state: State) -> LMModel:
