@@ -21,7 +21,7 @@ from duplex_gpu.personaplex.layout import (
 from duplex_gpu.personaplex.lm_weights import LMWeights, build_lm_weights
 from duplex_gpu.personaplex.mimi_weights import MimiWeights, build_mimi_weights
 from duplex_gpu.personaplex.prompts import VoiceShelf
-from duplex_gpu.personaplex.text import TextPieces
+from duplex_gpu.personaplex.text import TextModelError, TextPieces
 from duplex_gpu.personaplex.unit import PersonaPlexUnit
 from duplex_gpu.runtime.weights import CheckpointError, Progress, TensorFile
 
@@ -65,6 +65,8 @@ def load_unit(folder: Path, options: LoadOptions, report: Report | None = None) 
         raise CheckpointError(folder, "no such folder")
     config = read_config(folder / "config.json")
     pieces = TextPieces.load(folder / TEXT_FILE)
+    if len(pieces) > config.lm.text_vocab:
+        raise TextModelError(f"{folder / TEXT_FILE}: {len(pieces)} pieces, the model knows {config.lm.text_vocab}")
     voices = VoiceShelf(folder, config.lm)
     on_gpu = device.type == "cuda"
     lm = load_lm(folder / LM_FILE, config, device, torch.bfloat16 if on_gpu else torch.float32, report)

@@ -50,6 +50,9 @@ class TextPieces:
                 pieces.append(piece.replace(_WORD_START, " "))
         return cls(pieces, processor)
 
+    def __len__(self) -> int:
+        return len(self._pieces)
+
     def encode(self, text: str) -> list[int]:
         """Plain encoding without begin or end markers. Raises `TextModelError` when only pieces are known."""
         if self._processor is None:

@@ -217,3 +217,11 @@ def test_a_persona_that_does_not_fit(checkpoint: Path):
 def test_the_text_model_is_optional_only_for_the_maker(tmp_path: Path):
     write_checkpoint(tmp_path, voices=())
     assert not (tmp_path / TEXT_FILE).exists()
+
+
+def test_a_text_model_larger_than_the_vocabulary_is_refused(checkpoint: Path, tmp_path: Path):
+    from duplex_gpu.personaplex.random_checkpoint import tiny_text_model
+
+    write_checkpoint(tmp_path, text_model=tiny_text_model(130), voices=())
+    with pytest.raises(TextModelError, match="130 pieces"):
+        load_unit(tmp_path, LoadOptions())

@@ -24,7 +24,8 @@ from duplex_gpu.runtime.triton_ops import TritonOps
 from tests.gpu.personaplex.support import CONFIG, TakeFrom, lm_state, microphone, mimi_state
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.slow
+# The interpreter itself trips over a NumPy deprecation.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 def unit(kernels: bool, sampling: SamplingConfig) -> PersonaPlexUnit:
@@ -66,7 +67,7 @@ def test_whole_steps(sampling: SamplingConfig):
 )
 def test_product_tiles(rows: int, tile: Tile):
     torch.manual_seed(0)
-    x, weight = torch.randn(rows, 64), torch.randn(2 * 96, 64)
+    x, weight = torch.randn(rows, 64), torch.randn(2 * 96, 64) / 8
     norm = torch.rand(64) + 0.5
     ops, plain = TritonOps(64, CPU), TorchOps()
     found = torch.randn(rows, 2 * 96)
