@@ -237,6 +237,36 @@ def test_a_prompt_without_memory_fails_alone_and_leaves_the_slot_free():
     assert target.run([(0, None)])[0].failure is None
 
 
+def test_the_model_thread_drives_it():
+    """Through a real thread: start with a prompt, feed it, talk; answers equal to direct calls."""
+    prompt = build_prompt(CONFIG.lm, voice(), [4, 5, 6])
+    direct = unit(2, sampling=SAMPLED)
+    start(direct, 0, Start(prompt, seed=5))
+    wanted = talk(direct, 0, 3, seed=1)
+
+    step: BatchedStep[Payload, UnitOutput] = unit(2, sampling=SAMPLED)
+    loop = Loop()
+    thread = ModelThread("personaplex", step, loop.call_soon)
+    thread.start()
+    try:
+        found: list[RowResult[UnitOutput]] = []
+        slot = thread.open_slot(found.append)
+
+        def ask(payload: Payload) -> UnitOutput:
+            slot.submit(payload)
+            count = len(found)
+            loop.run_until(lambda: len(found) > count)
+            assert found[-1].error is None
+            return found[-1].output
+
+        output = ask(Start(prompt, seed=5))
+        while not output.ready:
+            output = ask(FeedPrompt())
+        same([ask(frame) for frame in microphone(3, 1).numpy()], wanted)
+    finally:
+        thread.stop()
+
+
 def test_energy_is_the_rms_of_the_frame():
     target = unit(1, sampling=GREEDY)
     start(target, 0, Start())

@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 to run the kernels on a CPU", allow_module_level=True)
 
-from duplex_gpu.personaplex.config import GREEDY, SamplingConfig
+from duplex_gpu.personaplex.config import SamplingConfig
 from duplex_gpu.personaplex.engine import Engine, EngineOptions
 from duplex_gpu.personaplex.lm_weights import build_lm_weights
 from duplex_gpu.personaplex.mimi_weights import build_mimi_weights
@@ -38,14 +38,13 @@ def unit(kernels: bool, sampling: SamplingConfig) -> PersonaPlexUnit:
     return PersonaPlexUnit(engine, TextPieces([]), sampling=sampling)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SamplingConfig()], ids=["greedy", "sampled"])
-def test_whole_steps(sampling: SamplingConfig):
-    plain, kernels = unit(False, sampling), unit(True, sampling)
+def test_whole_steps():
+    plain, kernels = unit(False, SamplingConfig()), unit(True, SamplingConfig())
     for target in (plain, kernels):
         for slot in (2, 0):
             target.reset(slot, seed=1234567891011 + slot)
-    sound = [microphone(4, seed).numpy() for seed in range(2)]
-    for frame in range(4):
+    sound = [microphone(2, seed).numpy() for seed in range(2)]
+    for frame in range(2):
         rows = [(slot, sound[i][frame]) for i, slot in enumerate((2, 0))]
         a, b = plain.run(rows), kernels.run(rows)
         assert (plain.engine.outputs.host["tokens"][:2] == kernels.engine.outputs.host["tokens"][:2]).all()
