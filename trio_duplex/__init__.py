@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trio_duplex.client import DuplexClient, SessionConfig
     from trio_duplex.config import Deployment, DeployError, load_deployment
     from trio_duplex.hub import Hub
+    from trio_duplex.inprocess import EmbeddedHub, open_hub
     from trio_duplex.server.listener import BoundAddress
     from trio_duplex.server.serve import build_app, serve
 
@@ -23,10 +24,12 @@ _HOMES = {
     "Deployment": "trio_duplex.config",
     "DeployError": "trio_duplex.config",
     "DuplexClient": "trio_duplex.client",
+    "EmbeddedHub": "trio_duplex.inprocess",
     "Hub": "trio_duplex.hub",
     "SessionConfig": "trio_duplex.client",
     "build_app": "trio_duplex.server.serve",
     "load_deployment": "trio_duplex.config",
+    "open_hub": "trio_duplex.inprocess",
     "serve": "trio_duplex.server.serve",
 }
 
@@ -35,10 +38,12 @@ __all__ = [
     "DeployError",
     "Deployment",
     "DuplexClient",
+    "EmbeddedHub",
     "Hub",
     "SessionConfig",
     "build_app",
     "load_deployment",
+    "open_hub",
     "serve",
 ]
 

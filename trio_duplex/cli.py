@@ -203,6 +203,11 @@ def main() -> None:
 @click.option("--deploy", type=FILE, help="Deploy file (YAML). Without one: the demo model with its defaults.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 lets other machines in.")
 @click.option("--port", default=8099, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--api-keys-file", type=FILE, help="File with one API key a line; clients must send one of them.")
+@click.option("--no-auth", is_flag=True, help="Ask for no key, even when --host lets other machines in.")
+@click.option(
+    "--allow-origin", multiple=True, metavar="ORIGIN", help="A web page that may connect; repeatable; * = all."
+)
 @click.option("--log-format", type=click.Choice(["console", "json"]), default="console", show_default=True)
 @click.option(
     "--log-level",
@@ -210,17 +215,50 @@ def main() -> None:
     default="info",
     show_default=True,
 )
-def serve(deploy: Path | None, host: str, port: int, log_format: str, log_level: str) -> None:
+def serve(
+    deploy: Path | None,
+    host: str,
+    port: int,
+    api_keys_file: Path | None,
+    no_auth: bool,
+    allow_origin: tuple[str, ...],
+    log_format: str,
+    log_level: str,
+) -> None:
     """Serve one model until SIGTERM or Ctrl-C.
 
-    Once the model is warm, one line on standard output says where. Logs and progress go to standard error.
+    Once the model is warm, one line on standard output says where. Logs and progress go to standard error. API keys
+    come from --api-keys-file, the deploy file's auth block or the variable TRIO_DUPLEX_API_KEYS; without any, only
+    this machine is served.
     """
     tune_process()
     deployment, plugin = _deployment(deploy)
     configure_logging(log_format, log_level)
+    deployment = _with_auth(deployment, api_keys_file, no_auth, allow_origin)
     import trio
 
     trio.run(_serve, deployment, plugin, host, port)
+
+
+def _with_auth(deployment: Deployment, keys_file: Path | None, no_auth: bool, origins: tuple[str, ...]) -> Deployment:
+    """The deployment with what the command line says about access, and keys from the environment."""
+    import attrs
+
+    from trio_duplex.server.auth import with_keys_from_environment
+
+    if no_auth and keys_file is not None:
+        raise click.UsageError("--no-auth and --api-keys-file exclude each other")
+    auth = deployment.auth
+    if keys_file is not None:
+        auth = attrs.evolve(auth, keys_file=keys_file, required=True)
+    if no_auth:
+        auth = attrs.evolve(auth, required=False)
+    if origins:
+        try:
+            auth = attrs.evolve(auth, origins=origins)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--allow-origin") from None
+    return attrs.evolve(deployment, auth=with_keys_from_environment(auth))
 
 
 async def _serve(deployment: Deployment, plugin: ModelPlugin, host: str, port: int) -> None:

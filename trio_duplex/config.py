@@ -17,13 +17,37 @@ class DeployError(Exception):
     """The deploy file cannot be used; the message is one line naming the file and the key."""
 
 
+def _origins(_: object, attribute: attrs.Attribute[Any], value: tuple[str, ...] | None) -> None:
+    for origin in value or ():
+        if origin not in ("*", "null") and not (("://" in origin) and not origin.endswith("/")):
+            raise ValueError(f"{attribute.name}: an origin looks like https://app.example.org, not {origin!r}")
+
+
+@attrs.frozen(kw_only=True)
+class AuthSettings:
+    """Who may connect; :mod:`trio_duplex.server.auth` applies it.
+
+    ``required``: None asks for a key from everybody when there are keys, and without any serves this machine only;
+    True insists on keys; False opens the server to whoever reaches it. ``keys_file`` holds one key a line (``#`` begins
+    a comment), ``keys_env`` names an environment variable with keys separated by spaces or commas; keys themselves
+    never stand in a deploy file. ``origins``: the web pages that may connect, each ``scheme://host[:port]``, or ``*``;
+    None = any page that has a key, and without keys only pages of this machine.
+    """
+
+    required: bool | None = None
+    keys_file: Path | None = None
+    keys_env: str | None = None
+    origins: tuple[str, ...] | None = attrs.field(default=None, validator=_origins)
+
+
 @attrs.frozen
 class Deployment:
-    """One deployed model: which plugin, its own options, and the bounds of its sessions (contract 16.2)."""
+    """One deployed model: which plugin, its options, the bounds of its sessions (contract 16.2), who may connect."""
 
     model: str
     session_mode: Literal["duplex", "turn"] = "duplex"
     duplex_session: SessionSettings = SessionSettings()
+    auth: AuthSettings = AuthSettings()
     options: dict[str, Any] = attrs.field(factory=dict)
     """The model's own block, structured by its plugin."""
 

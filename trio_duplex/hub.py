@@ -20,6 +20,7 @@ from trio_duplex.session.ids import IdSource
 from trio_duplex.session.journal import CursorAhead, JournalGap
 from trio_duplex.session.server_vad import VadScorer
 from trio_duplex.session.settings import SessionSettings
+from trio_duplex.tracebacks import plain_traceback
 
 log = structlog.get_logger(__name__)
 
@@ -84,6 +85,7 @@ class Hub:
         self._nursery: trio.Nursery | None = None
         self._stopping = trio.Event()
         self._empty = trio.Event()
+        self.model_dead = False
         self.opened = 0
         self.refused = 0
 
@@ -115,10 +117,22 @@ class Hub:
             nursery.cancel_scope.cancel()
 
     async def _run_model(self) -> None:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self.plugin.run)
-            self.ready.set()
-            log.info("model_ready", model=self.plugin.name)
+        """The model's own life. It may fail to start, which ends the hub; later its death ends every session (22).
+
+        The hub then stays up, unhealthy and refusing, until it is stopped.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.plugin.run)
+                self.ready.set()
+                log.info("model_ready", model=self.plugin.name)
+        except Exception as error:  # (border)
+            if not self.ready.is_set():
+                raise
+            log.error("model_died", model=self.plugin.name, exception=plain_traceback(error))
+            self.model_dead = True
+            for session in list(self._sessions.values()):
+                session.model_died()
 
     def stop(self) -> None:
         """Begin the shutdown: no new sessions; every session says ``session.closed`` (``server_shutdown``)."""
@@ -210,6 +224,8 @@ class Hub:
         """
         if self._stopping.is_set():
             raise RemoteProtocolError("session_closed", "the server is shutting down")
+        if self.model_dead:
+            raise RemoteProtocolError("runtime_open_failed", "the model has died")
         if self._occupied < self.settings.max_sessions:
             return
         for session in list(self._sessions.values()):
@@ -283,7 +299,8 @@ class Hub:
     def health(self) -> tuple[bool, dict[str, Any]]:
         """(healthy, detail) for ``/health``: unhealthy until warm, when the model died, and during shutdown."""
         model = self.plugin.health()
-        healthy = self.ready.is_set() and model.ready and model.alive and not self._stopping.is_set()
+        up = self.ready.is_set() and not self.model_dead and not self._stopping.is_set()
+        healthy = up and model.ready and model.alive
         return healthy, {
             "status": "ok" if healthy else "warming" if not self.ready.is_set() else "unavailable",
             "model": self.plugin.name,

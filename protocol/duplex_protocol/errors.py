@@ -46,6 +46,7 @@ ERRORS: Final[dict[str, ErrorRow]] = {
     # handshake
     "config_timeout": ErrorRow(INVALID),
     "unsupported": ErrorRow(INVALID),
+    "beta_api_shape_disabled": ErrorRow(INVALID),
     "invalid_session_config": ErrorRow(INVALID),
     "invalid_duplex_runtime_config": ErrorRow(INVALID),
     "ref_audio_required": ErrorRow(INVALID),

@@ -197,16 +197,20 @@ def _check_tools(config: SessionConfig) -> None:
 # --- turn-based models ------------------------------------------------------------------------------------------------
 
 
-def _anything(update: ConfigUpdate) -> SessionConfig:
+def _chat_open(update: ConfigUpdate) -> SessionConfig:
+    if update.config.native_duplex:
+        raise _refused(
+            "this deployment has no native lane", "extra_body.native_duplex", "runtime_native_stage_role_required"
+        )
     return update.config
 
 
-def _anything_later(current: SessionConfig, update: ConfigUpdate) -> SessionConfig:
-    return update.config
+def _chat_update(current: SessionConfig, update: ConfigUpdate) -> SessionConfig:
+    return _chat_open(update)
 
 
 def _qwen_open(update: ConfigUpdate) -> SessionConfig:
-    config = update.config
+    config = _chat_open(update)
     if config.auto_response:
         raise _refused("a turn-based model answers commits", "extra_body.auto_response")
     if config.tools:
@@ -244,6 +248,6 @@ RULES: Final[dict[ProfileName, ModelRules]] = {
         frozenset({"personaplex_prefill_slots", "personaplex_model_path", "native_duplex"}),
     ),
     "nemotron_voicechat": ModelRules(_nemotron_open, _nemotron_update, reserved_prefix="nvc_"),
-    "chat_fallback": ModelRules(_anything, _anything_later),
+    "chat_fallback": ModelRules(_chat_open, _chat_update),
     "qwen3_omni": ModelRules(_qwen_open, _qwen_update),
 }

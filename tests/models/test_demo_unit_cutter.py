@@ -25,10 +25,10 @@ def cut(clauses: list[tuple[str, list[Clip]]], clip_rate_hz: int, output_rate_hz
     cutter = UnitCutter(clip_rate_hz, output_rate_hz, 96)
     said: list[Speech] = []
     for number, (text, clips) in enumerate(clauses, start=1):
-        cutter.begin_clause(text, last=number == len(clauses))
+        cutter.begin_clause(text)
         for clip in clips:
             said += cutter.add(clip)
-        said += cutter.end_clause()
+        said += cutter.end_clause(last=number == len(clauses))
     return said
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 - tests of a case carry its id
 """The manual lane: what a commit does with auto_response off (contract 10.1), and what commands take away (12.2)."""
 
 from __future__ import annotations
@@ -151,12 +152,10 @@ async def test_C6_a_short_overlap_under_barge_in_on_speech(autojump_clock: trio.
     async with talking(LONG_HELD, config={"overlap_policy": "barge_in_on_speech"}, view="native") as talk:
         talk.send(append(loud(1000)))
         talk.send("input.commit")
-        while len([e for e in talk.events if e["type"] == "response.output_audio.delta"]) < 3:
-            await trio.sleep(0.1)
+        await talk.reader.until("response.output_audio.delta", 3)
         talk.send(append(loud(300)))
         await talk.reader.until("overlap.decision")
-        while not [e for e in talk.events if e["type"] in ("audio.cancelled", "response.done")]:
-            await trio.sleep(0.1)
+        await talk.reader.until("audio.cancelled")
         decision = talk.reader.of("overlap.decision")[0]
         assert decision["action"] == "barge_in"
         assert decision["reason"] == "policy_barge_in_on_speech"
@@ -490,3 +489,26 @@ async def test_listen_decision_in_a_precreated_response_names_it(autojump_clock:
         assert listen["response"]["metadata"]["model_listen"] is False
         assert done["response"]["metadata"]["committed"] is False
         check_log(talk.events)
+
+
+@pytest.mark.parametrize("hint", [{"force_barge_in": True}, {"overlap_action": "interrupt"}])
+@pytest.mark.parametrize("auto", [True, False])
+async def test_U5_a_barge_in_hint_on_a_model_without_it(
+    hint: Json, auto: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """One typed error; the hint is put aside, the append itself goes on, the answer too (11, 30)."""
+    options = held(lambda _: LONG[:20], barge_in=False)
+    async with talking(options, config=AUTO if auto else MANUAL) as talk:
+        await speaking(talk)
+        before = talk.model.submitted_ms
+        talk.send(append(loud(900), event_id="evt_h", **hint))
+        error = await talk.error()
+        assert (error["code"], error["event_id"]) == ("barge_in_unsupported", "evt_h")
+        await talk.settled()
+        assert talk.session.epoch.number == 0
+        assert not talk.reader.of("response.done")
+        if auto:
+            assert talk.model.submitted_ms == before + 900
+        else:
+            assert [d["reason"] for d in talk.reader.of("overlap.decision")] == ["barge_in_unsupported"]
+            assert talk.session.input.held_samples == 16 * 900

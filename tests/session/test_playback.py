@@ -253,3 +253,140 @@ def test_ledger_invariant(steps: list[tuple[str, int, int | None]]) -> None:
             assert ledger.committed_ms >= before or ledger.cap_ms is not None
         if not named:
             assert ledger.committed_ms <= ledger.played_ms
+
+
+async def test_commit_all_with_an_ack_inside(autojump_clock: trio.testing.MockClock) -> None:
+    """14.2: text up to the ack that stands at done; later acks extend it, a smaller plain one changes nothing."""
+    async with talking(SHORT) as talk:
+        talk.ask()
+        created = await talk.reader.until("response.created")
+        await talk.reader.until("response.output_audio.delta", 2)
+        reply = await ack(talk, response_id=created["response_id"], played_ms=200)
+        assert reply["history_committed"] is False
+        done = await talk.reader.until("response.done")
+        assert done["response"]["metadata"]["committed"] is True
+        assert assistant_history(talk) == ["One"]
+        reply = await ack(talk, response_id=created["response_id"], played_ms=400)
+        assert reply["history_committed"] is True
+        assert assistant_history(talk) == ["One two"]
+        await ack(talk, response_id=created["response_id"], played_ms=100)
+        assert assistant_history(talk) == ["One two"]
+        await ack(talk, response_id=created["response_id"], played_ms=600)
+        assert assistant_history(talk) == ["One two three."]
+
+
+async def test_ack_after_done_cuts_under_commit_all(autojump_clock: trio.testing.MockClock) -> None:
+    async with talking(SHORT) as talk:
+        response_id = await finished(talk)
+        assert assistant_history(talk) == ["One two three."]
+        await ack(talk, response_id=response_id, played_ms=400)
+        assert assistant_history(talk) == ["One two"]
+
+
+async def test_explicit_committed_may_pass_played(autojump_clock: trio.testing.MockClock) -> None:
+    """24a."""
+    async with talking(SHORT, config=ACK_ONLY) as talk:
+        response_id = await finished(talk)
+        reply = await ack(talk, response_id=response_id, played_ms=100, committed_ms=600)
+        assert reply["playback"] == {"generated_ms": 600, "sent_ms": 600, "played_ms": 100, "committed_ms": 600}
+        assert assistant_history(talk) == ["One two three."]
+
+
+async def test_target_without_any_id(autojump_clock: trio.testing.MockClock) -> None:
+    """14.5: the only pending answer, else the active one, else nothing to mean."""
+    async with talking(SHORT, config=ACK_ONLY) as talk:
+        first = await finished(talk)
+        assert (await ack(talk, played_ms=0))["item_id"] == f"item_{first}"
+        talk.ask()
+        second = (await talk.reader.until("response.created", 2))["response_id"]
+        await talk.reader.until("response.output_audio.delta", 4)
+        assert (await ack(talk, played_ms=100))["item_id"] == f"item_{first}", "still the only finished one"
+        await ack(talk, response_id=first, played_ms=600)
+        assert (await ack(talk, played_ms=100))["item_id"] == f"item_{second}"
+        await talk.reader.until("response.done", 2)
+        await ack(talk, response_id=second, played_ms=600)
+        assert (await ack(talk, played_ms=100))["item_id"] is None, "two finished, none pending"
+
+
+async def test_negative_counts_as_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    async with talking(SHORT) as talk:
+        response_id = await finished(talk)
+        reply = await ack(talk, response_id=response_id, played_ms=-500)
+        assert reply["playback"]["played_ms"] == 0
+        assert assistant_history(talk) == ["One two three."]
+
+
+async def test_session_cursor_is_zero_after_a_cancel(autojump_clock: trio.testing.MockClock) -> None:
+    """12.3; until the next answer."""
+    async with talking(LONG) as talk:
+        talk.ask()
+        await talk.reader.until("response.output_audio.delta", 3)
+        assert talk.session.snapshot().playback.sent_ms > 0
+        talk.send("response.cancel")
+        await talk.settled()
+        assert talk.session.snapshot().playback.sent_ms == 0
+        talk.ask()
+        await talk.reader.until("response.output_audio.delta", 4)
+        assert talk.session.snapshot().playback.sent_ms > 0
+
+
+@pytest.mark.parametrize(
+    ("command", "bumps", "events"),
+    [
+        ("response.cancel", False, ["error"]),
+        ("output_audio_buffer.clear", True, ["output_audio_buffer.cleared"]),
+        ("input.cancel", True, ["input_audio_buffer.cleared"]),
+        ("barge_in", True, ["input_audio_buffer.cleared"]),
+    ],
+)
+async def test_interrupting_playback_that_still_runs(
+    command: str, bumps: bool, events: list[str], autojump_clock: trio.testing.MockClock
+) -> None:
+    """12.3: generation done, playback running under ack_only: no second terminal, history settled as heard."""
+    async with talking(SHORT, config=ACK_ONLY) as talk:
+        response_id = await finished(talk)
+        await talk.reader.until("rate_limits.updated")
+        await ack(talk, response_id=response_id, played_ms=400)
+        seen = len(talk.events)
+        talk.send(command)
+        await talk.settled()
+        assert [e["type"] for e in talk.events[seen:-1]] == events
+        assert talk.session.epoch.number == int(bumps)
+        assert assistant_history(talk) == ["One two"]
+        if command == "output_audio_buffer.clear":
+            assert talk.events[seen]["response_id"] == response_id
+            talk.send(command)
+            await talk.settled()
+            assert talk.session.epoch.number == 1, "nothing left to clear: no bump, still acknowledged"
+
+
+async def test_everything_played_leaves_nothing_to_clear(autojump_clock: trio.testing.MockClock) -> None:
+    async with talking(SHORT, config=ACK_ONLY) as talk:
+        response_id = await finished(talk)
+        await ack(talk, response_id=response_id, played_ms=600)
+        talk.send("output_audio_buffer.clear")
+        event = await talk.reader.until("output_audio_buffer.cleared")
+        assert event["response_id"] == response_id
+        assert talk.session.epoch.number == 0
+
+
+async def test_native_cancel_reaches_running_playback(autojump_clock: trio.testing.MockClock) -> None:
+    async with talking(SHORT, config=ACK_ONLY, view="native") as talk:
+        talk.ask()
+        await talk.reader.until("response.done")
+        talk.send("response.cancel")
+        await talk.settled()
+        assert talk.session.epoch.number == 1
+        assert not talk.reader.of("error")
+        talk.send("response.cancel")
+        assert (await talk.reader.until("error"))["code"] == "response_not_active"
+
+
+async def test_words_without_sound_fail_the_answer(autojump_clock: trio.testing.MockClock) -> None:
+    async with talking(ScriptedOptions(script=lambda _: [Piece("silent film", 0)])) as talk:
+        talk.ask()
+        done = await talk.reader.until("response.done")
+        assert done["response"]["status_details"]["reason"] == "runtime_data_plane_text_without_audio"
+        assert talk.reader.of("error")[0]["error"]["type"] == "server_error"
+        await talk.settled()
+        check_log(talk.events)

@@ -1,8 +1,9 @@
 """Talk to a full-duplex speech server from Trio. Start at `DuplexClient`."""
 
 from . import presets
-from .client import ClientStatistics, DuplexClient
+from .client import DuplexClient
 from .collector import EventCollector
+from .counters import ClientStatistics
 from .errors import DuplexClientError, DuplexConnectionError, DuplexProtocolError, DuplexSessionClosedError
 from .events import (
     AudioDelta,
@@ -23,6 +24,7 @@ from .events import (
     wrap_event,
 )
 from .helpers import acknowledge_collected_playback, chunk_period_ms, has_residual_model_unit, wait_for_condition
+from .inline import InlineDuplexClient
 from .media import audio_data_url, image_data_url, read_pcm16_wav, reference_audio_data_url, write_pcm16_wav
 from .response import ResponseHandle
 from .session_metrics import (
@@ -63,6 +65,7 @@ __all__ = [
     "DuplexSessionClosedError",
     "ErrorEvent",
     "EventCollector",
+    "InlineDuplexClient",
     "ListenDecision",
     "ReconnectPolicy",
     "ResponseCreated",

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
 from weakref import ref
 
-import attrs
 import trio
 
 from .buffers import BufferIterator, RingBuffer
+from .counters import ClientStatistics
 from .errors import DuplexConnectionError, DuplexSessionClosedError, unwrapped
 from .events import DuplexEvent, ErrorEvent, SessionCreated
-from .link import Link, encode
+from .link import Link
+from .link_base import LinkBase
 from .response import ResponseIterator, ResponseTracker
 from .session_state import SessionState
 from .streaming import append_message, slices
@@ -28,21 +29,6 @@ CLOSE_TIMEOUT_S = 20.0
 """How long `close` waits for `session.closed` from a peer that is alive."""
 
 _DEFAULT_RECONNECT = ReconnectPolicy()
-
-
-@attrs.frozen
-class ClientStatistics:
-    """A reading of the client's counters; see `DuplexClient.statistics`."""
-
-    frames_received: int
-    frames_ignored: int
-    """Binary frames and text that was no JSON event."""
-    duplicates_dropped: int
-    """Replayed events that had been seen before."""
-    acks_sent: int
-    resumes: int
-    events_dropped: int
-    """Events that fell out of the buffers of slow `events()` consumers alive now."""
 
 
 class DuplexClient:
@@ -72,24 +58,51 @@ class DuplexClient:
         handshake_timeout_s: float = 30.0,
         connect: ConnectFactory | WebSocketConnector | None = None,
     ) -> None:
-        self.url = client_url(url, model)
+        url = client_url(url, model)
+
+        def link(state: SessionState) -> LinkBase:
+            return Link(
+                url,
+                connect=WebSocketConnector() if connect is None else connect,
+                state=state,
+                reconnect=reconnect,
+                handshake_timeout_s=handshake_timeout_s,
+                on_event=self._dispatch,
+                on_end=self._on_end,
+            )
+
+        self._set_up(
+            link,
+            url,
+            model,
+            config,
+            session_id=session_id,
+            heartbeat_s=heartbeat_interval_s,
+            open_s=handshake_timeout_s,
+        )
+
+    def _set_up(
+        self,
+        link: Callable[[SessionState], LinkBase],
+        url: str,
+        model: str,
+        config: SessionConfig | None,
+        *,
+        session_id: str | None,
+        heartbeat_s: float | None,
+        open_s: float,
+    ) -> None:
+        """What every kind of client has, whatever its link is."""
+        self.url = url
         self.model = model
         self.config = SessionConfig() if config is None else config
-        self._heartbeat_interval_s = heartbeat_interval_s
-        self._handshake_timeout_s = handshake_timeout_s
+        self._heartbeat_interval_s = heartbeat_s
+        self._handshake_timeout_s = open_s
         self._state = SessionState(session_id=session_id)
         self._tracker = ResponseTracker(self.config.output_audio)
         # Weak: an iterator that was dropped half-way takes its buffer with it. (A list is cheaper than a WeakSet.)
         self._subscribers: list[ref[RingBuffer[DuplexEvent]]] = []
-        self._link = Link(
-            self.url,
-            connect=WebSocketConnector() if connect is None else connect,
-            state=self._state,
-            reconnect=reconnect,
-            handshake_timeout_s=handshake_timeout_s,
-            on_event=self._dispatch,
-            on_end=self._on_end,
-        )
+        self._link = link(self._state)
         self._appended_bytes = 0
         self._event_prefix = f"evt_{secrets.token_hex(4)}_"
         self._event_count = 0
@@ -167,9 +180,8 @@ class DuplexClient:
     async def _open_session(self, nursery: trio.Nursery) -> None:
         payload = self.config.to_session_payload(model=self.model, session_id=self.session_id)
         with trio.move_on_after(self._handshake_timeout_s):
-            await self._link.open(nursery)
             events = self.events()
-            await self.send({"type": "session.update", "session": payload})
+            await self._link.open(nursery, self._stamped({"type": "session.update", "session": payload}))
             async for event in events:
                 if isinstance(event, ErrorEvent):
                     raise event.to_exception()
@@ -199,13 +211,18 @@ class DuplexClient:
         DuplexSessionClosedError after the end; DuplexConnectionError if it could not be sent (nothing is queued while
         a connection is being resumed). When cancelled, the event was sent whole or not at all.
         """
-        stamped = dict(event)
-        event_id = stamped.get("event_id")
-        if not isinstance(event_id, str):
-            self._event_count += 1
-            event_id = stamped["event_id"] = f"{self._event_prefix}{self._event_count}"
-        await self._link.send_text(encode(stamped))
+        stamped = self._stamped(event)
+        await self._link.send(stamped)
+        event_id: str = stamped["event_id"]
         return event_id
+
+    def _stamped(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy that has an `event_id`."""
+        stamped = dict(event)
+        if not isinstance(stamped.get("event_id"), str):
+            self._event_count += 1
+            stamped["event_id"] = f"{self._event_prefix}{self._event_count}"
+        return stamped
 
     async def append_audio(
         self, pcm: bytes, *, is_speech: bool | None = None, video_frames: Sequence[str] | None = None
@@ -216,18 +233,22 @@ class DuplexClient:
         that was not sent does not count into `audio_end_ms`.
         """
         self._appended_bytes += len(pcm)
-        message = append_message(
-            pcm,
-            self.config.input_audio,
-            audio_end_ms=self.config.input_audio.duration_ms(self._appended_bytes),
-            is_speech=is_speech,
-            video_frames=video_frames,
+        message = self._stamped(
+            append_message(
+                pcm,
+                self.config.input_audio,
+                audio_end_ms=self.config.input_audio.duration_ms(self._appended_bytes),
+                is_speech=is_speech,
+                video_frames=video_frames,
+            )
         )
         try:
-            return await self.send(message)
+            await self._link.send(message, own=True)
         except (DuplexConnectionError, DuplexSessionClosedError):
             self._appended_bytes -= len(pcm)
             raise
+        event_id: str = message["event_id"]
+        return event_id
 
     async def stream_pcm(
         self,

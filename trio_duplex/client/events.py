@@ -170,6 +170,11 @@ class AudioDelta(DuplexEvent):
                     break
         return self._decoded
 
+    def keep_decoded(self, audio: bytes) -> None:
+        """Give the audio along with the event: a link inside the process has it already."""
+        self._decoded = audio
+        self._tried = True
+
     @property
     def text(self) -> str | None:
         """None: the `delta` of this event is audio."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-import attrs
 import orjson
 import trio
 
 from .errors import DuplexClientError, DuplexConnectionError, DuplexSessionClosedError, unwrapped
 from .events import ConnectionResumed, DuplexEvent, wrap_event
+from .link_base import TEARDOWN_TIMEOUT_S, LinkBase
 from .resume import Resumed, resume_session
-from .session_state import SessionEnd, SessionState, parse_frame
+from .session_state import SessionState, parse_frame
 from .transport import (
     TRANSPORT_FAILURES,
     ConnectFactory,
@@ -38,21 +39,9 @@ PROBE_TIMEOUT_S = 1.0
 GOODBYE_TIMEOUT_S = 0.5
 """On exit by exception or cancellation: how long the unanswered `session.close` may take to be written."""
 
-TEARDOWN_TIMEOUT_S = 2.0
-"""Upper bound for the shielded clean-up on any way out."""
 
-
-@attrs.define
-class LinkCounters:
-    frames_received: int = 0
-    frames_ignored: int = 0
-    duplicates_dropped: int = 0
-    acks_sent: int = 0
-    resumes: int = 0
-
-
-class Link:
-    """Owns the transports of one client. Its tasks run in the client's nursery and never raise of their own."""
+class Link(LinkBase):
+    """Owns the transports of one client."""
 
     def __init__(
         self,
@@ -65,30 +54,32 @@ class Link:
         on_event: Callable[[DuplexEvent], None],
         on_end: Callable[[], None],
     ) -> None:
+        super().__init__(state=state, on_event=on_event, on_end=on_end)
         self._url = url
         self._connect = connect
-        self._state = state
         self._reconnect = reconnect
         self._handshake_timeout_s = handshake_timeout_s
-        self._on_event = on_event
-        self._on_end = on_end
         self._nursery: trio.Nursery | None = None
         self._transport: WebSocketTransport | None = None
         self._unclosed: list[WebSocketTransport] = []
         self._ack_wanted = trio.Event()
         self._resuming: trio.CancelScope | None = None
-        self._closing = False
         self._close_sent = False
-        self._ended = trio.Event()
-        self.end: SessionEnd | None = None
-        self.counters = LinkCounters()
 
-    async def open(self, nursery: trio.Nursery) -> None:
-        """Connect and start reader and acknowledger. DuplexConnectionError if that fails; cancellation undoes it."""
+    async def open(self, nursery: trio.Nursery, opening: dict[str, Any]) -> None:
+        """Connect, start reader and acknowledger, send the opening update.
+
+        DuplexConnectionError if that fails; cancellation undoes it.
+        """
         self._nursery = nursery
         self._transport = await self._open_transport()
         nursery.start_soon(self._read)
         nursery.start_soon(self._acknowledge)
+        await self.send(opening)
+
+    async def send(self, event: dict[str, Any], *, own: bool = False) -> None:
+        """Send one event as JSON text; raises and cancels like `send_text`, TypeError for what JSON cannot say."""
+        await self.send_text(orjson.dumps(event).decode())
 
     async def send_text(self, text: str) -> None:
         """Send one frame, whole or not at all.
@@ -146,13 +137,6 @@ class Link:
             self.finish("closed", expected=True)
             await self._close_transports()
 
-    def finish(self, reason: str, *, expected: bool) -> None:
-        """Declare the session over. The first reason stays."""
-        if self.end is None:
-            self.end = SessionEnd(reason, expected)
-            self._ended.set()
-            self._on_end()
-
     async def _open_transport(self) -> WebSocketTransport:
         """A connected transport, registered for closing before anything can go wrong."""
         if isinstance(self._connect, WebSocketConnector):
@@ -199,20 +183,12 @@ class Link:
                 self._take(event)
         await self._close_transports()
 
-    def _take(self, event: DuplexEvent) -> None:
-        """Deduplicate, remember, dispatch, ask for an acknowledgement. Synchronous, so order is wire order."""
-        if self.end is not None:
-            return
-        if self._state.is_duplicate(event):
-            self.counters.duplicates_dropped += 1
-            return
-        self._state.absorb(event)
-        self._on_event(event)
-        if event.server_event_seq is not None:
+    def _take(self, event: DuplexEvent) -> bool:
+        """As every link, and ask for an acknowledgement of a numbered event."""
+        taken = super()._take(event)
+        if taken and event.server_event_seq is not None:
             self._ack_wanted.set()
-        end = self._state.end_of(event, closing=self._closing)
-        if end is not None:
-            self.finish(end.reason, expected=end.expected)
+        return taken
 
     async def _acknowledge(self) -> None:
         """Task: acknowledge the highest number dispatched.
@@ -292,8 +268,3 @@ class Link:
 
 def _describe(error: BaseException) -> str:
     return str(error) or type(error).__name__
-
-
-def encode(event: dict[str, object]) -> str:
-    """One JSON text frame; TypeError for what JSON cannot say."""
-    return orjson.dumps(event).decode()

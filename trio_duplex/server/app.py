@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import attrs
 import orjson
 import structlog
 import trio
 
-from trio_duplex.server.socket import ServerSocket, SocketGone
+from trio_duplex.server.socket import ServerSocket, SocketGone, join_headers
 from trio_duplex.server.tcp import EXTENSION
 from trio_duplex.tracebacks import plain_traceback
 
-__all__ = ["DuplexApp", "Endpoint", "HttpReply", "Refusal", "json_reply"]
+__all__ = ["DuplexApp", "Endpoint", "HttpReply", "Refusal", "Visitor", "json_reply"]
 
 Endpoint = Callable[[ServerSocket], Awaitable[None]]
 Health = Callable[[], tuple[bool, Mapping[str, Any]]]
@@ -44,9 +44,37 @@ class HttpReply:
     headers: Mapping[str, str] = attrs.field(factory=dict)
 
 
+class Visitor(Protocol):
+    """What is known of a client before it is let in; a :class:`ServerSocket` is one."""
+
+    @property
+    def path(self) -> str:
+        """Decoded path, without the query."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Request headers, names in lower case."""
+
+    @property
+    def subprotocols(self) -> Sequence[str]:
+        """Offered WebSocket sub-protocols."""
+
+    @property
+    def client(self) -> tuple[str, int] | None:
+        """The peer's host and port; None when it has none (a Unix socket)."""
+
+
+@attrs.frozen
+class _PageVisitor:
+    path: str
+    headers: Mapping[str, str] = attrs.field(repr=False)
+    client: tuple[str, int] | None
+    subprotocols: Sequence[str] = ()
+
+
 @attrs.frozen
 class Refusal:
-    """Why a client may not open a WebSocket: an HTTP status and a body that says what is missing."""
+    """Why a client may not open a WebSocket or read a page: an HTTP status and a body that says what is missing."""
 
     status: int
     code: str
@@ -81,7 +109,8 @@ class DuplexApp:
     - ``models``: the JSON of ``GET /v1/models``.
     - ``metrics``: the text of ``GET /metrics`` (Prometheus format); without it the path is unknown.
     - ``pages``: further GET paths.
-    - ``authorize``: asked before every upgrade of a known path; a Refusal is sent as the HTTP answer.
+    - ``authorize``: asked before every upgrade of a known path, and before every page but ``/health``; a Refusal is
+      sent as the HTTP answer.
     - ``startup``, ``shutdown``: awaited at the two ends of the lifespan.
     - ``background``: started (as by ``nursery.start``) after ``startup`` and cancelled after ``shutdown``; what must
       outlive connections lives there.  Its crash ends the server, and makes ``/health`` 503 under a stock server.
@@ -92,7 +121,7 @@ class DuplexApp:
     models: Callable[[], object] = _no_models
     metrics: Callable[[], str] | None = None
     pages: Mapping[str, Page] = attrs.field(factory=dict)
-    authorize: Callable[[ServerSocket], Refusal | None] | None = None
+    authorize: Callable[[Visitor], Refusal | None] | None = None
     startup: Callable[[], Awaitable[None]] = _nothing
     shutdown: Callable[[], Awaitable[None]] = _nothing
     background: Callable[..., Awaitable[None]] | None = None
@@ -158,7 +187,7 @@ class DuplexApp:
 
     async def _serve_http(self, scope: Any, send: Callable[[Any], Awaitable[None]]) -> None:
         try:
-            reply = self._reply(scope["method"], scope["path"])
+            reply = self._reply(scope)
         except Exception as error:  # noqa: BLE001  (border)
             log.error("page_crashed", path=scope["path"], exception=plain_traceback(error))
             reply = HttpReply(500, _error_body("internal_error", "this page failed"))
@@ -167,7 +196,8 @@ class DuplexApp:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body})
 
-    def _reply(self, method: str, path: str) -> HttpReply:
+    def _reply(self, scope: Any) -> HttpReply:
+        method, path = scope["method"], scope["path"]
         page = self._page(path)
         if page is None:
             if path in self.sockets:
@@ -177,6 +207,14 @@ class DuplexApp:
         if method not in ("GET", "HEAD"):
             body = _error_body("method_not_allowed", f"{path} answers GET only")
             return HttpReply(405, body, headers={"allow": "GET, HEAD"})
+        if path != "/health" and self.authorize is not None:
+            client = scope.get("client")
+            visitor = _PageVisitor(path, join_headers(scope["headers"]), (client[0], client[1]) if client else None)
+            refusal = self.authorize(visitor)
+            if refusal is not None:
+                return HttpReply(
+                    refusal.status, _error_body(refusal.code, refusal.message), headers=dict(refusal.headers)
+                )
         return page()
 
     def _page(self, path: str) -> Page | None:

@@ -10,17 +10,18 @@ import os
 from pathlib import Path
 
 from trio_duplex.config import Deployment, load_deployment
-from trio_duplex.hub import Hub
-from trio_duplex.models.registry import build_plugin
 from trio_duplex.server.app import DuplexApp
-from trio_duplex.server.serve import build_app
+from trio_duplex.server.auth import Gate, with_keys_from_environment
+from trio_duplex.server.serve import build_app, build_hub
 
 
 def make_app() -> DuplexApp:
     """An app for the deployment that the environment names. Raises :class:`trio_duplex.config.DeployError`."""
     path = os.environ.get("TRIO_DUPLEX_DEPLOY")
     deployment = load_deployment(Path(path)) if path else Deployment(model="demo")
-    return build_app(Hub(build_plugin(deployment), deployment.duplex_session))
+    # Where the server listens is not known here: without keys only peers on this machine are let in.
+    gate = Gate.build(with_keys_from_environment(deployment.auth))
+    return build_app(build_hub(deployment), gate)
 
 
 app = make_app()

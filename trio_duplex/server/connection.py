@@ -95,8 +95,6 @@ class Connection:
                     raise RemoteProtocolError("event_too_large", "the event is over 15 MiB")
                 self._take(session, wire.parse(message))
             except RemoteProtocolError as error:
-                if error.code == "session_closed":
-                    continue
                 if error.code != "input_backpressure":
                     session.post_refusal(error)
                     continue

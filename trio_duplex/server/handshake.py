@@ -29,6 +29,9 @@ WARM_UP_TIMEOUT_S = 120.0
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
 
+BETA_WORD = "realtime=v1"
+BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
+
 CORRECTABLE = frozenset({"unsupported_audio_format", "unsupported_turn_detection", "event_too_large"})
 """Refusals of an opening message after which the client may try once more on the same socket (contract 6.1)."""
 
@@ -120,6 +123,12 @@ class RealtimeHandshake(Handshake):
     async def enter(self) -> Entrance:
         """The first message decides, unless the URL names a model (or resumes)."""
         query = self.socket.query
+        if self._speaks_beta():
+            error = RemoteProtocolError(
+                "beta_api_shape_disabled",
+                "the beta dialect is not served: leave out OpenAI-Beta and the beta sub-protocol",
+            )
+            raise await self._end(RealtimeDialect(view="plain"), error, flat=False)
         if "duplex" in query and not truthy(query, "duplex"):
             error = RemoteProtocolError("unsupported", "this server has no other handler than the duplex one")
             raise await self._end(RealtimeDialect(), error, flat=True)
@@ -147,6 +156,11 @@ class RealtimeHandshake(Handshake):
                 )
                 raise await self._end(dialect, error, flat=True)
             return await self._autostart(dialect, event)
+
+    def _speaks_beta(self) -> bool:
+        """Whether the client asked for OpenAI's beta dialect, by header or sub-protocol (contract 25)."""
+        words = {word.strip().lower() for word in self.socket.headers.get("openai-beta", "").split(",")}
+        return BETA_WORD in words or BETA_SUBPROTOCOL in self.socket.subprotocols
 
     async def _autostart(self, dialect: RealtimeDialect, event: Json) -> Entrance:
         """Open a default session before any client message; ``event`` is then an ordinary first command."""

@@ -12,7 +12,9 @@ from trio_duplex.config import Deployment, load_deployment
 from trio_duplex.hub import Hub
 from trio_duplex.models.plugin import ModelPlugin
 from trio_duplex.models.registry import build_plugin
+from trio_duplex.models.vad_service import VadService
 from trio_duplex.server.app import DuplexApp
+from trio_duplex.server.auth import Gate
 from trio_duplex.server.connection import Connection
 from trio_duplex.server.handshake import Handshake, NativeHandshake, RealtimeHandshake
 from trio_duplex.server.listener import BoundAddress, ListenerOptions, serve_asgi
@@ -28,8 +30,14 @@ def endpoint(hub: Hub, handshake: Callable[[SocketLike, Hub], Handshake]) -> Cal
     return serve_socket
 
 
-def build_app(hub: Hub) -> DuplexApp:
-    """The ASGI app of a hub; its lifespan runs the hub, so sessions outlive sockets."""
+def build_hub(deployment: Deployment, plugin: ModelPlugin | None = None) -> Hub:
+    """The hub of a deployment; nothing is loaded before it runs. Raises :class:`trio_duplex.config.DeployError`."""
+    settings = deployment.duplex_session
+    return Hub(plugin or build_plugin(deployment), settings, scorer=VadService(settings.max_sessions))
+
+
+def build_app(hub: Hub, gate: Gate | None = None) -> DuplexApp:
+    """The ASGI app of a hub; its lifespan runs the hub, so sessions outlive sockets. ``gate`` None lets anybody in."""
 
     async def stop() -> None:
         hub.stop()
@@ -41,6 +49,7 @@ def build_app(hub: Hub) -> DuplexApp:
         },
         health=hub.health,
         models=lambda: models_page(hub),
+        authorize=gate,
         background=hub.run,
         shutdown=stop,
     )
@@ -66,12 +75,14 @@ async def serve(
 
     ``task_status.started`` hands over the bound address once the model is warm (port 0 works; ``/health`` answers 503
     before that). ``plugin`` replaces the deployment's model (tests). Raises :class:`trio_duplex.config.DeployError`
-    for a bad file, ``PortBusy``/``ListenError``, and the model's own start-up error. On shutdown every session says
-    ``session.closed`` (``server_shutdown``) and its socket closes with 1001, within a bounded time. Cancellation:
+    for a bad file and for missing API keys (a ``host`` that lets other machines in needs some, or the deployment's
+    word that it does not), ``PortBusy``/``ListenError``, and the model's own start-up error. On shutdown every session
+    says ``session.closed`` (``server_shutdown``) and its socket closes with 1001, within a bounded time. Cancellation:
     the same ends at once, without good-byes.
     """
     deployment = deploy if isinstance(deploy, Deployment) else load_deployment(Path(deploy))
-    hub = Hub(plugin or build_plugin(deployment), deployment.duplex_session)
+    gate = Gate.build(deployment.auth, host=host)
+    hub = build_hub(deployment, plugin)
     shutdown = trio.Event() if shutdown is None else shutdown
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_hub_on, shutdown, hub)
@@ -81,7 +92,7 @@ async def serve(
 
         async def listen() -> None:
             await serve_asgi(
-                build_app(hub),
+                build_app(hub, gate),
                 host=host,
                 port=port,
                 options=options,

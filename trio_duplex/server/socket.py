@@ -13,7 +13,7 @@ import trio
 from trio_duplex.server.guards import UTF8_KEY
 from trio_duplex.server.tcp import EXTENSION, Connection
 
-__all__ = ["ServerSocket", "SocketGone", "SocketLike"]
+__all__ = ["ServerSocket", "SocketGone", "SocketLike", "join_headers"]
 
 log = structlog.get_logger(__name__)
 
@@ -104,7 +104,7 @@ class ServerSocket:
         self.query: dict[str, str] = dict(
             parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True, errors="replace")
         )
-        self.headers: Mapping[str, str] = MappingProxyType(_join_headers(scope["headers"]))
+        self.headers: Mapping[str, str] = MappingProxyType(join_headers(scope["headers"]))
         self.subprotocols: tuple[str, ...] = tuple(scope.get("subprotocols") or ())
         client = scope.get("client")
         self.client: tuple[str, int] | None = (client[0], client[1]) if client else None
@@ -284,7 +284,8 @@ class ServerSocket:
             raise RuntimeError(f"the socket is {self._state}, not {state}")
 
 
-def _join_headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+def join_headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """ASGI headers as a mapping: names in lower case, repeated ones joined by ``", "``."""
     joined: dict[str, str] = {}
     for raw_name, raw_value in pairs:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")

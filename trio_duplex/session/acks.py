@@ -94,6 +94,13 @@ def acknowledge(session: Session, command: cmd.AckPlayback, response: Response, 
             written = record.history_text is not None and (
                 record.history_text != before or response.ledger.played_ms > 0
             )
+    say_acknowledged(session, command, response, written=written, asked=asked)
+
+
+def say_acknowledged(
+    session: Session, command: cmd.AckPlayback, response: Response, *, written: bool, asked: bool
+) -> None:
+    """``playback.acknowledged`` with the cursors as they stand. No checkpoint."""
     session.emit(
         ev.PlaybackAcknowledged(
             session_id=session.id,

@@ -66,13 +66,20 @@ async def append_audio(session: Session, command: cmd.AppendAudio) -> None:
         speech = heard.speech
         vad: Vad | None = "onset" if heard.onset else "active" if heard.active else "silent"
     else:
-        speech, vad = holds_speech(hints, samples, session.config.overlap_silence_rms), None
+        speech, vad = verdict(session, hints, samples), None
     chunk = Chunk(samples, duration_ms, hints, frames, speech, vad)
     if await overlapped(session, chunk):
         take(session, chunk)
     session.clock_ms += duration_ms
     if heard is not None:
         utterances_heard(session, heard)
+
+
+def verdict(session: Session, hints: cmd.AppendHints, samples: FloatAudio) -> bool:
+    """Whether the append holds speech (9.2); nobody asks while a model hears and answers all by itself."""
+    if session.model_detects and session.config.auto_response:
+        return bool(hints.is_speech)
+    return holds_speech(hints, samples, session.config.overlap_silence_rms)
 
 
 # --- checks -------------------------------------------------------------------------------------------------------

@@ -105,8 +105,9 @@ def take_turn(session: Session, end_hint_ms: float | None) -> Turn:
         if session.detector is not None:
             session.detector.reset()
         turn = session.model.end_turn()
-        if session.judges_speech and buffer.speech_ms == 0:
-            turn.speech = False
+        if session.judges_speech:
+            turn.speech = turn.speech and buffer.speech_ms > 0
+            turn.audio_start_ms, turn.audio_end_ms = start_ms, int(session.clock_ms)
     if session.judges_speech:
         turn.audio_end_ms = int(judged_end_ms(session) if end_hint_ms is None else end_hint_ms) or turn.audio_end_ms
     if turn.transcript is None:

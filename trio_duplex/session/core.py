@@ -29,6 +29,7 @@ from duplex_protocol.errors import RemoteProtocolError
 from trio_duplex.models.plugin import (
     GenerationFailed,
     ModelFailed,
+    OpenRefused,
     SessionContext,
     UnitSession,
 )
@@ -92,15 +93,24 @@ class Session(SessionBase):
         """Serve the conversation until it ends. Started by the hub with ``nursery.start``.
 
         Anything unexpected is caught here and nowhere else: it ends this session only, with ``internal_error``.
-        Raises what ``plugin.open`` refused with before it reported started. Cancellation: the session ends with
-        reason ``server_shutdown``; the slot is given back within ``CLEANUP_TIMEOUT_S``.
+        Before it reported started it raises what ``plugin.open`` refused with, or ``runtime_open_failed``.
+        Cancellation: the session ends with reason ``server_shutdown``; the slot is given back within
+        ``CLEANUP_TIMEOUT_S``.
         """
-        await self._open()
+        announced = trio.Event()
         try:
-            await self._converse(task_status)
+            await self._open()
+        except (OpenRefused, RemoteProtocolError):
+            raise
+        except Exception as error:  # noqa: BLE001  (border)
+            raise self._open_failed(error) from None
+        try:
+            await self._converse(task_status, announced)
         except Exception as error:  # noqa: BLE001  (border)
             # The session's border: a fault of one session must not reach the hub's nursery. The traceback goes out as
             # text: pretty printers would show the locals, which hold users' words.
+            if not announced.is_set():
+                raise self._open_failed(error) from None
             exception = plain_traceback(error)
             log.error("session_crashed", session_id=self.id, epoch=self.epoch.number, exception=exception)
             self._end_requested = True
@@ -108,6 +118,11 @@ class Session(SessionBase):
             self.emit(ev.ErrorRaised(code="internal_error", message="the session failed", session_id=self.id))
         finally:
             await self._finish()
+
+    def _open_failed(self, error: Exception) -> RemoteProtocolError:
+        """What whoever wanted the session is told when the model's code failed before the session was announced."""
+        log.error("session_open_failed", session_id=self.id, exception=plain_traceback(error))
+        return RemoteProtocolError("runtime_open_failed", "the model could not open the session")
 
     async def _open(self) -> None:
         """Take the model's slot and the detector's place; whatever fails gives back what was taken, and raises.
@@ -131,13 +146,14 @@ class Session(SessionBase):
                     self.detector.close()
                 self._released()
 
-    async def _converse(self, task_status: trio.TaskStatus[None]) -> None:
+    async def _converse(self, task_status: trio.TaskStatus[None], announced: trio.Event) -> None:
         """The session's nursery; returns when an end was requested. Cancellation: ends the subtree."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await nursery.start(self.model.run)
             await nursery.start(self.epoch.run)
             self._announce()
+            announced.set()
             nursery.start_soon(self._intake, name=f"intake {self.id}")
             nursery.start_soon(self.timers.run, self.request_end, name=f"timers {self.id}")
             task_status.started()
@@ -215,6 +231,10 @@ class Session(SessionBase):
         self.journal.close()
         self.ended.set()
         log.info("session_ended", session_id=self.id, reason=end.reason, epoch=self.epoch.number)
+
+    def model_died(self) -> None:
+        """The model is gone for everybody: the error, the failed answer and the end come in their place; no waiting."""
+        self.mailbox.post(HeardResult(ModelFailed(code="engine_error", message="the model has died", fatal=True)))
 
     async def open_epoch(self, number: int) -> None:
         """Start the next epoch's scope in the session's nursery. Cancellation: the session is ending anyway."""

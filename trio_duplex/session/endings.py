@@ -30,8 +30,15 @@ def generation_ended(session: Session, generation: Generation, *, told: bool = F
     """
     if session.generation is not generation or not session.epoch.open:
         return
-    generation.end()
     response = generation.response
+    if response is not None and response.is_mute and not session.traits.turn_based:
+        generation_failed(
+            session,
+            generation,
+            GenerationFailed("runtime_data_plane_text_without_audio", "the model gave text but no sound"),
+        )
+        return
+    generation.end()
     session.model_turn += 1
     if (response is None or not response.deltas) and not told:
         auto = session.config.auto_response
@@ -201,8 +208,9 @@ def commit_history(session: Session, response: Response) -> bool:
         text = response.heard_text(ledger.committed_ms) if inside else response.transcript
     else:
         text = response.heard_text(ledger.committed_ms)
-    if record.cut_ms is not None and "audio" in response.modalities:
-        cut = response.heard_text(record.cut_ms)
+    cut_ms = record.cut_ms if session.capabilities.supports_audio_truncate else None
+    if cut_ms is not None and "audio" in response.modalities:
+        cut = response.heard_text(cut_ms)
         text = cut if len(cut) < len(text) else text
     record.history_text = text.strip() or None
     return record.history_text is not None

@@ -153,13 +153,14 @@ async def truncate_item(session: Session, command: cmd.TruncateItem) -> None:
     session.emit(
         ev.ItemTruncated(item_id=item.id, content_index=command.content_index, audio_end_ms=int(command.audio_end_ms))
     )
-    if response is not None:
-        acks.acknowledge(
-            session,
-            cmd.AckPlayback(played_ms=at_ms, committed_ms=at_ms, response_id=response.id, truncate=True),
-            response,
-            asked=False,
-        )
+    if response is None:
+        return
+    ack = cmd.AckPlayback(played_ms=at_ms, committed_ms=at_ms, response_id=response.id, truncate=True)
+    if session.capabilities.supports_audio_truncate:
+        acks.acknowledge(session, ack, response, asked=False)
+    else:
+        # Only the wire item is cut: such a model remembers what it said (14.4).
+        acks.say_acknowledged(session, ack, response, written=False, asked=False)
 
 
 def cut_item(item: Item, content_index: int, transcript: str) -> Item:

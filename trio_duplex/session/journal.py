@@ -194,6 +194,19 @@ class Journal:
         if not self._pending:
             self._emptied.set()
 
+    def _hand_over_oldest(self) -> list[tuple[int, Json]]:
+        """Number the oldest pending entry and let go of it: nothing is encoded, nothing kept for replay."""
+        entry = self._pending.popleft()
+        self._pending_bytes -= entry.size
+        numbered = list(enumerate(entry.projected.frames, self.head + 1))
+        self.head += len(numbered)
+        while self._taken:  # what a socket took before: a reader that hands over is never resumed
+            self._forget_oldest()
+        self._last_removed = self.head
+        if not self._pending:
+            self._emptied.set()
+        return numbered
+
     def _forget_oldest(self) -> None:
         entry = self._taken.popleft()
         self._taken_bytes -= len(entry.data)
@@ -267,6 +280,34 @@ class Cursor:
             raise trio.WouldBlock
         self.position = entry.seq
         return entry.data
+
+    def next_frames_nowait(self) -> list[tuple[int, Json]]:
+        """The next entry's wire events with their numbers, not encoded and not kept: for a reader in this process.
+
+        Such a reader is at the head, alone, and cannot be resumed. Raises as :meth:`next_nowait`.
+        """
+        if self.stopped:
+            raise trio.EndOfChannel
+        journal = self._journal
+        assert self.position == journal.head, "handing over begins where nothing was taken yet"
+        if not journal._pending:
+            raise trio.EndOfChannel if journal.closed else trio.WouldBlock
+        frames = journal._hand_over_oldest()
+        self.position = journal.head
+        return frames
+
+    async def next_frames(self) -> list[tuple[int, Json]]:
+        """Wait for :meth:`next_frames_nowait`; always a checkpoint. Cancellation: nothing is taken."""
+        while True:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            try:
+                frames = self.next_frames_nowait()
+            except trio.WouldBlock:
+                self._wakeup = trio.Event()
+                await self._wakeup.wait()
+            else:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                return frames
 
     async def next(self) -> bytes:
         """Wait for the next wire event's bytes; always a checkpoint.

@@ -93,6 +93,11 @@ class Response:
         """Whether any audio delta stands."""
         return any(d.kind == "audio" for d in self.deltas)
 
+    @property
+    def is_mute(self) -> bool:
+        """An answer that should have been heard has words and no sound."""
+        return "audio" in self.modalities and bool(self.transcript) and self.out_samples == 0
+
     def add_audio(self, text: str, samples: int, marks: tuple[TextMark, ...]) -> int:
         """Account one audio delta of ``samples`` output samples; returns the cumulative duration in whole ms."""
         self.out_samples += samples

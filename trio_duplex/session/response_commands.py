@@ -57,6 +57,12 @@ async def create_response(session: Session, command: cmd.CreateResponse) -> None
 async def cancel_response(session: Session, command: cmd.CancelResponse) -> None:
     """``response.cancel``: the active response, or work in flight that is not visible yet."""
     generation = session.generation
+    unnamed = command.response_id is None and session.dialect.name == "native"
+    if generation is None and unnamed and still_playing(session, session.last_response):
+        # The native dialect's cancel reaches what is still being played (12.3).
+        session.touch(lease=True)
+        await advance_epoch(session, "client_cancelled")
+        return
     if generation is None or (command.response_id is not None and command.response_id != generation.response_id):
         raise RemoteProtocolError("response_not_active", "there is no such active response to cancel")
     session.touch(lease=True)

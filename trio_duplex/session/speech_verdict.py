@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
-
-import numpy as np
 
 from duplex_protocol.commands import AppendHints
 from trio_duplex.models.plugin import FloatAudio
@@ -21,4 +20,4 @@ def holds_speech(hints: AppendHints, samples: FloatAudio, silence_rms: float) ->
     if len(samples) == 0:
         return False
     threshold = silence_rms if hints.silence_rms is None else hints.silence_rms
-    return bool(np.sqrt(np.mean(np.square(samples, dtype=np.float64))) >= threshold)
+    return math.sqrt(float(samples @ samples) / len(samples)) >= threshold

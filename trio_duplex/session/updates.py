@@ -11,7 +11,7 @@ from duplex_protocol import commands as cmd
 from duplex_protocol import events as ev
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import SessionConfig
-from trio_duplex.models.plugin import traits_of
+from trio_duplex.models.plugin import SessionOverloaded, traits_of
 from trio_duplex.session.journal import CursorAhead
 from trio_duplex.session.lanes import check_detection_lock, check_identity, check_input_lock, check_lane, open_detector
 
@@ -64,12 +64,29 @@ async def update_session(session: Session, command: cmd.UpdateSession) -> None:
 def adopt(session: Session, config: SessionConfig) -> None:
     """Use ``config`` from now on. No checkpoint."""
     rate_changed = config.input_format != session.config.input_format
+    held = session.holds_input
     session.config = config
     session.traits = traits_of(session.plugin, config)
     session.capabilities = session.plugin.capabilities(config)
     session.model.reconfigure(config)
+    if held and not session.holds_input:
+        release_held(session)
     if rate_changed and session.detector is not None:
         session.detector.input_rate_hz = None
+
+
+def release_held(session: Session) -> None:
+    """The model hears everything from now on: what was held back of the open item goes first. No checkpoint."""
+    audio = session.input.take_audio()
+    frames = [frame for group in session.input.frames for frame in group]
+    session.input.frames.clear()
+    try:
+        if session.feed is not None:
+            session.feed.push(audio, tuple(frames), epoch=session.epoch.number)
+        else:
+            session.model.submit(audio, video_frames=frames)
+    except SessionOverloaded:
+        session.input.failed = True
 
 
 async def heartbeat(session: Session, command: cmd.Heartbeat) -> None:

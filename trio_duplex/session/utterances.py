@@ -90,6 +90,7 @@ def commit_at_end(session: Session) -> None:
         if session.feed is not None:
             session.feed.pad(epoch=session.epoch.number, is_speech=True)
         turn = session.model.end_turn()
+        turn.audio_end_ms = int(session.heard_ms)
         turn.transcript = turn.transcript or buffer.hinted_transcript
     deferred = response_active(session)
     commit_turn(session, turn, deferred=True if deferred else None)

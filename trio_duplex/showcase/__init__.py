@@ -13,6 +13,7 @@ module             holds
 ``promises``       what must hold of a finished conversation, as a table of checks
 ``timeline``       the picture
 ``report``         what is printed, and the files
+``demo``           all of it in one call (``trio-duplex demo``)
 ``local_server``   a server on a free port for as long as a block runs
 ``talking``        one WAV file against any server (``trio-duplex talk``)
 =================  ====================================================================================

@@ -19,8 +19,8 @@ from trio_duplex.testing.scopes import KINDS
 
 __all__ = ["explore_everything", "main"]
 
-EVERYWHERE_STRIDE = 4
-"""Of the kinds that are cancelled at every step of every task, each n-th step is taken in a quick exploration."""
+QUICK_STRIDES = {(True, False): 1, (True, True): 4, (False, False): 5, (False, True): 20}
+"""In a quick exploration each n-th step is taken, by (thorough scenario, kind cancelled at all tasks' steps)."""
 
 
 def explore_everything(
@@ -31,11 +31,12 @@ def explore_everything(
     begun = time.perf_counter()
     for name in names or SCENARIOS:
         for kind in kinds or KINDS:
-            stride = EVERYWHERE_STRIDE if quick and KINDS[kind].everywhere else 1
+            scenario = SCENARIOS[name]
+            stride = QUICK_STRIDES[scenario.thorough, KINDS[kind].everywhere] if quick else 1
             left_s = budget_s - (time.perf_counter() - begun)
             if left_s <= 0:
                 return total
-            total.add(explore(SCENARIOS[name], [kind], seed=seed, stride=stride, budget_s=left_s))
+            total.add(explore(scenario, [kind], seed=seed, stride=stride, budget_s=left_s))
     return total
 
 
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scenario", choices=list(SCENARIOS), action="append", default=[])
     parser.add_argument("--kind", choices=list(KINDS), action="append", default=[])
     parser.add_argument("--step", type=int, help="only this step: the replay of a failure")
-    parser.add_argument("--quick", action="store_true", help=f"every {EVERYWHERE_STRIDE}th step of epoch and response")
+    parser.add_argument("--quick", action="store_true", help="not every step, as in make test")
+    parser.add_argument("--first", action="store_true", help="undisturbed runs first; stop at the first failure")
     parser.add_argument("--sites", action="store_true", help="name every await site that was never hit")
     options = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
@@ -55,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if len(options.scenario) != 1 or len(options.kind) != 1:
             parser.error("--step needs one --scenario and one --kind")
         return _replay(options.scenario[0], options.kind[0], options.step, seed)
+    if options.first:
+        return _hunt(seed, options.scenario)
     total = Report(seed)
     end = time.perf_counter() + 60 * (options.minutes or 0)
     while True:
@@ -71,6 +75,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sites:
         print("await sites never hit:", *total.missed, sep="\n  ")
     return 1 if total.failures else 0
+
+
+def _hunt(seed: int, names: Sequence[str]) -> int:
+    """Look for one broken promise, the cheapest runs first."""
+    for name in names or SCENARIOS:
+        _, _, _, problems = play_once(SCENARIOS[name], "caller", None, seed=seed)
+        if problems:
+            print(f"{name}, undisturbed:", *problems, sep="\n  ")
+            return 1
+    for name in names or SCENARIOS:
+        for kind in KINDS:
+            report = explore_everything(seed, names=[name], kinds=[kind], quick=True)
+            if report.failures:
+                print(report.failures[0])
+                return 1
+    print("all promises were kept")
+    return 0
 
 
 def _replay(scenario: str, kind: str, step: int, seed: int) -> int:

@@ -26,7 +26,9 @@ import trio
 import trio.testing
 
 from trio_duplex.client import DuplexClientError
+from trio_duplex.models.plugin import ModelPlugin
 from trio_duplex.server.socket import SocketGone
+from trio_duplex.session.server_vad import VadScorer
 from trio_duplex.session.settings import SessionSettings
 from trio_duplex.testing.history import Violation
 from trio_duplex.testing.rig import BrokenPromises, Rig, open_rig
@@ -34,6 +36,7 @@ from trio_duplex.testing.schedule import run_seeded
 from trio_duplex.testing.scopes import CALLER, KINDS, ScopeKind, root_of, tasks_below
 from trio_duplex.testing.scripted_model import ScriptedOptions
 from trio_duplex.testing.sites import AwaitSite, await_sites, suspended_at
+from trio_duplex.testing.sockets import Faults
 
 __all__ = ["CancelPoint", "Failure", "Report", "Scenario", "explore", "play_once"]
 
@@ -68,6 +71,13 @@ class Scenario:
     play: Play
     options: ScriptedOptions = ScriptedOptions()
     settings: SessionSettings = SessionSettings(max_sessions=1)
+    faults: tuple[Faults, ...] = ()
+    plugin: Callable[[], ModelPlugin] | None = None
+    scorer: Callable[[], VadScorer] | None = None
+    thorough: bool = True
+    """Whether a quick exploration takes every step of the scope's own tasks."""
+    undisturbed: bool = True
+    """Without a cancellation all input is used and every command answered."""
 
 
 @attrs.frozen
@@ -215,11 +225,20 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterable[BaseException]
 async def _run(scenario: Scenario, cutter: _Cutter, seed: int) -> None:
     """The scenario in a rig, then the proof that the rest is whole. Raises what was broken."""
     with trio.move_on_after(RUN_TIMEOUT_S) as patience:
-        async with open_rig(scenario.options, settings=scenario.settings, seed=seed) as rig:
+        async with open_rig(
+            scenario.options,
+            settings=scenario.settings,
+            faults=scenario.faults,
+            seed=seed,
+            plugin=scenario.plugin() if scenario.plugin is not None else None,
+            scorer=scenario.scorer() if scenario.scorer is not None else None,
+        ) as rig:
             async with trio.open_nursery() as nursery:
                 cutter.rig = rig
                 nursery.start_soon(_caller, scenario, rig, cutter, name=CALLER)
             cutter.rig = None
+            if not cutter.cut and scenario.undisturbed and (problems := rig.check(undisturbed=True)):
+                raise BrokenPromises(problems)
             if not rig.hub_scope.cancel_called:
                 await _still_serves(rig)
     if patience.cancelled_caught:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlencode
 
 import attrs
@@ -24,16 +24,18 @@ from duplex_protocol.dialect import ConfigUpdate, Dialect
 from duplex_protocol.values import Json
 from trio_duplex.client import AudioFormat, DuplexClient, ReconnectPolicy, SessionConfig
 from trio_duplex.hub import Hub
+from trio_duplex.models.plugin import ModelPlugin
 from trio_duplex.server.connection import Connection
 from trio_duplex.server.handshake import NativeHandshake, RealtimeHandshake
 from trio_duplex.server.socket import SocketLike
 from trio_duplex.session.core import Session
 from trio_duplex.session.journal import CursorAhead, JournalGap
+from trio_duplex.session.server_vad import VadScorer
 from trio_duplex.session.settings import SessionSettings
 from trio_duplex.testing.history import Merged, Violation, check_history, merge_logs
 from trio_duplex.testing.scripted_model import ScriptedOptions, ScriptedPlugin
 from trio_duplex.testing.sockets import Faults, MemoryClientSocket, MemoryNetwork
-from trio_duplex.testing.truth import check_model_side
+from trio_duplex.testing.truth import check_model_side, check_replies, check_sockets
 
 __all__ = ["BrokenPromises", "Rig", "RiggedHub", "open_rig", "silence", "speech"]
 
@@ -67,11 +69,22 @@ def silence(ms: int, rate_hz: int = 16_000) -> bytes:
     return bytes(rate_hz * ms // 1000 * 2)
 
 
+@runtime_checkable
+class CountsLeaks(Protocol):
+    """A plugin that can count what it still holds for sessions."""
+
+    def leaks(self) -> dict[str, int]:
+        """Name of a resource → how many are held."""
+        ...
+
+
 class RiggedHub(Hub):
     """A hub that remembers every session it opened, also after its end."""
 
-    def __init__(self, plugin: ScriptedPlugin, settings: SessionSettings, *, id_seed: int) -> None:
-        super().__init__(plugin, settings, id_seed=id_seed)
+    def __init__(
+        self, plugin: ModelPlugin, settings: SessionSettings, *, id_seed: int, scorer: VadScorer | None = None
+    ) -> None:
+        super().__init__(plugin, settings, id_seed=id_seed, scorer=scorer)
         self.every_session: list[Session] = []
 
     async def open_session(
@@ -88,7 +101,6 @@ class Rig:
     """The parts, and the ways in. Made by :func:`open_rig`. ``hub_scope``: cancelling it is the death of the hub."""
 
     hub: RiggedHub
-    plugin: ScriptedPlugin
     network: MemoryNetwork
     seed: int
     hub_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
@@ -98,18 +110,30 @@ class Rig:
     def __attrs_post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
+    @property
+    def plugin(self) -> ScriptedPlugin:
+        """The scripted model. Raises TypeError when the rig runs another one."""
+        if not isinstance(self.hub.plugin, ScriptedPlugin):
+            raise TypeError(f"this rig runs {self.hub.plugin.name}, not a scripted model")
+        return self.hub.plugin
+
     def client(self, config: SessionConfig | None = None, **options: Any) -> DuplexClient:
         """A client to enter with ``async with``; it resumes by itself. ``options`` are those of ``DuplexClient``."""
         if config is None:
-            model = self.plugin.options
-            config = SessionConfig(
-                input_audio=AudioFormat("pcm16", model.input_rate_hz),
-                output_audio=AudioFormat("pcm16", model.output_rate_hz),
-            )
+            config = self.config()
         options.setdefault("reconnect", ReconnectPolicy(uniform=self._random.uniform))
-        client = DuplexClient(URL, model=self.plugin.name, config=config, connect=self.network.transport, **options)
+        client = DuplexClient(URL, model=self.hub.plugin.name, config=config, connect=self.network.transport, **options)
         self.clients.append(client)
         return client
+
+    def config(self, **fields: Any) -> SessionConfig:
+        """A client's configuration at the model's own rates; ``fields`` are those of ``SessionConfig``."""
+        unit = self.hub.plugin.unit
+        return SessionConfig(
+            input_audio=AudioFormat("pcm16", unit.input_rate_hz),
+            output_audio=AudioFormat("pcm16", unit.output_rate_hz),
+            **fields,
+        )
 
     async def connect(self, path: str = "/v1/realtime", **query: str) -> MemoryClientSocket:
         """A bare socket, for tests that speak the wire themselves. Raises and cancels as the network's ``connect``."""
@@ -143,31 +167,45 @@ class Rig:
         return [e for s in self.network.sockets if _belongs(s.received, session) for e in s.sent]
 
     def check(self, *, undisturbed: bool = False) -> list[Violation]:
-        """Every promise about every session so far: wire log and model side. Ended sessions must be complete."""
+        """Every promise about every session so far: wire log and model side. Ended sessions must be complete.
+
+        ``undisturbed``: nothing was cancelled, refused or lost, so that all input must have been used and every
+        command answered.
+        """
         problems: list[Violation] = []
-        models = {m.context.session_id: m for m in self.plugin.sessions}
+        models = self.plugin.sessions if isinstance(self.hub.plugin, ScriptedPlugin) else []
+        by_id = {(m.context.session_id): m for m in models}
         for session in self.hub.every_session:
             merged = self.log(session)
+            sent = self.sent(session)
             problems += merged.violations
+            problems += check_sockets(
+                [(s.sent, s.received) for s in self.network.sockets if _belongs(s.received, session)]
+            )
             complete = session.ended.is_set() and not session.journal.overflowed
             problems += check_history(merged.log, complete=complete and session.strict)
-            if session.strict:
-                model = models[session.id]
-                problems += check_model_side(model, merged.log, sent=self.sent(session), undisturbed=undisturbed)
+            if undisturbed:
+                problems += check_replies(sent, merged.log)
+            if session.strict and session.id in by_id:
+                problems += check_model_side(by_id[session.id], merged.log, sent=sent, undisturbed=undisturbed)
         return problems
 
     def conserved(self) -> list[Violation]:
         """What must be as at the beginning once the hub has stopped: slots, sessions, connections."""
-        options = self.plugin.options
+        sessions = self.hub.every_session
         facts = {
-            "slots": (options.slots - self.plugin.open_slots, "slots of the model are still taken"),
             "sessions": (self.hub.statistics().sessions, "sessions are still in the directory"),
             "connections": (self.network.serving, "connections are still served"),
-            "model_sessions": (sum(not m.closed for m in self.plugin.sessions), "model sessions were never closed"),
-            "journals": (sum(not s.journal.closed for s in self.hub.every_session), "journals are still open"),
-            "ends": (sum(not s.ended.is_set() for s in self.hub.every_session), "sessions never ended"),
-            "epoch_tasks": (sum(s.epoch.tasks for s in self.hub.every_session), "tasks live in ended epochs"),
+            "journals": (sum(not s.journal.closed for s in sessions), "journals are still open"),
+            "ends": (sum(not s.ended.is_set() for s in sessions), "sessions never ended"),
+            "epoch_tasks": (sum(s.epoch.tasks for s in sessions), "tasks live in ended epochs"),
         }
+        plugin = self.hub.plugin
+        if isinstance(plugin, ScriptedPlugin):
+            facts["slots"] = (plugin.options.slots - plugin.open_slots, "slots of the model are still taken")
+            facts["model_sessions"] = (sum(not m.closed for m in plugin.sessions), "model sessions were never closed")
+        if isinstance(plugin, CountsLeaks):
+            facts |= {name.replace(" ", "_"): (n, f"{name} are still held") for name, n in plugin.leaks().items()}
         return [Violation(f"conserved_{name}", (), f"{n} {text}") for name, (n, text) in facts.items() if n]
 
 
@@ -193,16 +231,20 @@ async def open_rig(
     faults: Sequence[Faults] = (),
     seed: int = 0,
     check: bool = True,
+    plugin: ModelPlugin | None = None,
+    scorer: VadScorer | None = None,
 ) -> AsyncIterator[Rig]:
     """Open a hub with a scripted model and a network in memory; on leaving, stop it and count.
+
+    ``plugin`` replaces the scripted model; ``scorer`` is the hub's speech detector.
 
     ``seed`` makes ids, tokens and the clients' patience reproducible (for the order of tasks see
     :func:`trio_duplex.testing.schedule.seeded_schedule`). Raises :class:`BrokenPromises` on leaving, unless ``check``
     is false or the body raised something itself. Cancellation: everything is stopped and counted all the same, in a
     shielded scope bounded by the hub's own limits.
     """
-    plugin = ScriptedPlugin(options or ScriptedOptions())
-    hub = RiggedHub(plugin, settings or SessionSettings(), id_seed=seed)
+    plugin = plugin or ScriptedPlugin(options or ScriptedOptions())
+    hub = RiggedHub(plugin, settings or SessionSettings(), id_seed=seed, scorer=scorer)
     problems: list[Violation] = []
 
     async def endpoint(socket: SocketLike) -> None:
@@ -211,7 +253,7 @@ async def open_rig(
 
     async with trio.open_nursery() as nursery:
         network = MemoryNetwork(endpoint, nursery, faults=faults)
-        rig = Rig(hub, plugin, network, seed)
+        rig = Rig(hub, network, seed)
         stopped = trio.Event()
 
         async def run_hub(task_status: trio.TaskStatus[None]) -> None:

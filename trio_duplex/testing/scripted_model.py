@@ -184,6 +184,8 @@ class ScriptedSession:
                 self.hear(model.Listened())
 
     def _turn(self) -> model.Turn:
+        if self.plugin.traits(self.config).whole_units:
+            return model.Turn(0, 0)  # what its units hold is not its business: the session judges
         transcripts = self.plugin.options.transcripts
         text = transcripts[self._turns % len(transcripts)] if self._loud else None
         self._turns += self._loud

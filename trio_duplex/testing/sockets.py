@@ -36,7 +36,7 @@ class Faults:
     bytes; the message holding that byte is lost, both sides see 1006. ``stall_received_at``: from this byte on nothing
     reaches the client for ``stall_s`` seconds (``inf``: never again). ``reads_per_s``: the client takes so many bytes
     per second. ``connect_delay_s`` before the server sees the connection. ``twin``: the client's first message also
-    arrives on a second connection, at once, as from an impatient retry.
+    arrives on a second connection, at once, as from an impatient retry. ``buffer_bytes``: what a direction holds.
     """
 
     drop_sent_at: int | None = None
@@ -46,6 +46,7 @@ class Faults:
     reads_per_s: float | None = None
     connect_delay_s: float = 0.0
     twin: bool = False
+    buffer_bytes: int = BUFFER_BYTES
 
 
 NO_FAULTS = Faults()
@@ -348,12 +349,13 @@ class MemoryNetwork:
         """
         number = len(self.sockets)
         faults = self.faults[number] if number < len(self.faults) else NO_FAULTS
-        to_server = _Pipe(drop_at=faults.drop_sent_at)
+        to_server = _Pipe(drop_at=faults.drop_sent_at, buffer_bytes=faults.buffer_bytes)
         to_client = _Pipe(
             drop_at=faults.drop_received_at,
             stall_at=faults.stall_received_at,
             stall_s=faults.stall_s,
             bytes_per_s=faults.reads_per_s,
+            buffer_bytes=faults.buffer_bytes,
         )
         wire = _Wire(to_server, to_client)
         client = MemoryClientSocket(number, wire)

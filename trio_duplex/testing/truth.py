@@ -14,7 +14,7 @@ from trio_duplex.testing.history import Violation
 from trio_duplex.testing.scripted_model import ScriptedSession
 from trio_duplex.testing.wire_log import WireLog, kind, member
 
-__all__ = ["check_model_side"]
+__all__ = ["check_model_side", "check_replies", "check_sockets"]
 
 ROUNDING_MS = 1.0
 
@@ -123,3 +123,59 @@ def _input(model: ScriptedSession, sent: Sequence[Json], undisturbed: bool) -> I
     if undisturbed and model.submitted_ms < sent_ms - ROUNDING_MS * len(appended):
         text = f"of {sent_ms:.0f} ms only {model.submitted_ms:.0f} ms reached the model"
         yield Violation("input_used_once", (), text)
+
+
+Socket = tuple[Sequence[Json], Sequence[Json]]
+"""What one socket sent and what it received."""
+
+
+def check_sockets(sockets: Sequence[Socket]) -> tuple[Violation, ...]:
+    """What holds for the sockets of one session together, in order of connecting (contract 15).
+
+    ``replay_from_cursor``: after ``session.resume`` the first numbered event is the one after the client's last.
+    ``token_rotated``: no two announcements of a session carry the same resume token. Pure.
+    """
+    problems: list[Violation] = []
+    tokens: dict[str, int] = {}
+    for which, (sent, received) in enumerate(sockets):
+        asked = (
+            sent[0].get("last_received_server_event_seq") if sent and sent[0].get("type") == "session.resume" else None
+        )
+        numbers = [e["server_event_seq"] for e in received if "server_event_seq" in e]
+        if isinstance(asked, int) and numbers and numbers[0] != asked + 1:
+            text = f"socket {which} had everything up to {asked} and was sent {numbers[0]}"
+            problems.append(Violation("replay_from_cursor", (), text))
+        for event in received:
+            token = event.get("resume_token") if event.get("type") in ("session.created", "session.resumed") else None
+            if isinstance(token, str):
+                if token in tokens:
+                    text = f"sockets {tokens[token]} and {which} were given the same token"
+                    problems.append(Violation("token_rotated", (), text))
+                tokens[token] = which
+    return tuple(problems)
+
+
+REPLIES = {
+    "session.heartbeat": "session.heartbeat_ack",
+    "playback.ack": "playback.acknowledged",
+    "conversation.item.retrieve": "conversation.item.retrieved",
+    "conversation.item.delete": "conversation.item.deleted",
+    "conversation.item.truncate": "conversation.item.truncated",
+    "input_audio_buffer.clear": "input_audio_buffer.cleared",
+    "session.update": "session.updated",
+}
+
+
+def check_replies(sent: Sequence[Json], log: Sequence[Json]) -> tuple[Violation, ...]:
+    """``commands_answered``: every command of an undisturbed run got its reply, or one error that names it (O13).
+
+    Replies that also have other causes may be more than the commands, never fewer. Pure.
+    """
+    refused = {member(e, "error", "event_id") for e in log if kind(e) == "error"}
+    problems = []
+    for command, reply in REPLIES.items():
+        asked = sum(e.get("type") == command and e.get("event_id") not in refused for e in sent)
+        given = sum(kind(e) == reply for e in log)
+        if given < asked:
+            problems.append(Violation("commands_answered", (), f"{asked} x {command}, but {given} x {reply}"))
+    return tuple(problems)

@@ -41,6 +41,7 @@ VERBS: Final[dict[str, tuple[tuple[str, ...], str, bool]]] = {
 }
 SPOKEN_SIGNS: Final = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
 TOKEN: Final = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|[a-z']+|[-+*/×÷−]")
+DIGITS: Final = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?")
 MAX_OPERANDS: Final = 20
 TOO_LARGE: Final = 10**15
 
@@ -70,7 +71,7 @@ def number_at(tokens: Sequence[str], start: int) -> tuple[Fraction, int] | None:
     """The number that begins at ``tokens[start]`` (lower case; digits or words) and the index after it."""
     if start >= len(tokens):
         return None
-    if tokens[start][0].isdigit():
+    if DIGITS.fullmatch(tokens[start]):
         return Fraction(tokens[start].replace(",", "")), start + 1
     total = group = 0
     at = start

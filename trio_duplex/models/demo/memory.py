@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from trio_duplex.models.demo.tool_calls import ToolResult
 from trio_duplex.models.plugin import HistoryEntry, Turn
 
-__all__ = ["last_words", "without_turns"]
+__all__ = ["last_words", "tool_results", "without_turns"]
 
 History = tuple[HistoryEntry, ...]
 
@@ -23,3 +24,12 @@ def without_turns(history: History, turns: Sequence[Turn]) -> History:
     """``history`` without the entries of the turns that are being answered."""
     own = {turn.item_id for turn in turns if turn.item_id is not None}
     return tuple(entry for entry in history if entry.item_id not in own)
+
+
+def tool_results(history: History, called: Mapping[str, str]) -> tuple[ToolResult, ...]:
+    """The results with which ``history`` ends, oldest first; ``called`` knows the tools by their call ids."""
+    end = len(history)
+    begin = end
+    while begin and history[begin - 1].role == "tool":
+        begin -= 1
+    return tuple(ToolResult(called.get(entry.call_id or ""), entry.text) for entry in history[begin:end])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import attrs
 
+from trio_duplex.models.chat import BrainOptions
 from trio_duplex.turn_detection import FRAME_MS
 
 __all__ = ["DemoOptions"]
@@ -28,6 +29,7 @@ class DemoOptions:
     ``hasty_silence_ms`` the same for clients that end turns after ``early_silence_ms`` and a frame or less.
     ``max_utterance_ms``: longer speech is cut into turns.  ``max_backlog_ms``: input waiting to be heard, at most.
     ``stuck_after_s``: how long one step or job may take before the model is declared dead.
+    ``brain``: a chat endpoint that thinks of the answers; None: the rules do, and they alone call tools.
     """
 
     name: str = "demo"
@@ -46,6 +48,8 @@ class DemoOptions:
     )
     max_backlog_ms: int = attrs.field(default=120_000, validator=attrs.validators.ge(1_000))
     stuck_after_s: float = attrs.field(default=15.0, validator=attrs.validators.gt(0.0))
+
+    brain: BrainOptions | None = None
 
     def early_silence_for(self, silence_duration_ms: int) -> int | None:
         """When to prepare an answer, for turns that end after ``silence_duration_ms``; None: only at the end."""

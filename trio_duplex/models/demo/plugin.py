@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import attrs
 import structlog
@@ -19,9 +20,13 @@ from duplex_protocol.values import Capabilities, SessionConfig
 from trio_duplex.models.demo.engine import Engine
 from trio_duplex.models.demo.options import DemoOptions
 from trio_duplex.models.demo.session import DemoSession
+from trio_duplex.models.demo.thinking import Brain, EndpointThinker, RuleBrain
 from trio_duplex.models.demo.threads import Progress, ThreadEngine
 from trio_duplex.models.plugin import ModelHealth, OpenRefused, SessionContext, Unit
 from trio_duplex.turn_detection import SAMPLE_RATE_HZ
+
+if TYPE_CHECKING:
+    from trio_duplex.models.chat import EndpointBrain
 
 __all__ = ["DemoPlugin"]
 
@@ -47,7 +52,13 @@ class DemoPlugin:
         self._options = options or DemoOptions()
         self._max_sessions = max_sessions
         self._engine: Engine = engine or ThreadEngine(self._options, max_sessions=max_sessions, progress=progress)
-        self._clock = clock
+        self._endpoint: EndpointBrain | None = None
+        self._brain: Brain = RuleBrain(clock)
+        if self._options.brain is not None:
+            from trio_duplex.models.chat import EndpointBrain  # needs the HTTP library
+
+            self._endpoint = EndpointBrain(self._options.brain)
+            self._brain = EndpointThinker(self._endpoint)
         self._sessions: set[DemoSession] = set()
 
     @property
@@ -116,16 +127,23 @@ class DemoPlugin:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load, warm up, report started, serve.
 
-        Raises one-line errors for weights or a voice that cannot be used.  Cancellation: ends within two seconds.
+        Raises one-line errors for weights or a voice that cannot be used (in a group when a brain runs beside them).
+        Cancellation: ends within two seconds.
         """
-        await self._engine.run(task_status=task_status)
+        if self._endpoint is None:
+            await self._engine.run(task_status=task_status)
+            return
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._endpoint.run)
+            await nursery.start(self._engine.run)
+            task_status.started()
 
     async def open(self, config: SessionConfig, context: SessionContext) -> DemoSession:
         """Take a slot.  Raises ``OpenRefused``.  Cancellation: only before the slot is taken."""
         await trio.lowlevel.checkpoint()
         try:
             session = DemoSession(
-                self._engine, self._options, config, context, self._clock, on_close=self._sessions.discard
+                self._engine, self._options, config, context, self._brain, on_close=self._sessions.discard
             )
         except OpenRefused as refusal:
             log.warning("demo_open_refused", session_id=context.session_id, reason=str(refusal))
@@ -136,4 +154,9 @@ class DemoPlugin:
     def health(self) -> ModelHealth:
         """The engine's health, with the number of open sessions."""
         health = self._engine.health()
-        return attrs.evolve(health, detail={**health.detail, "open_sessions": len(self._sessions)})
+        detail = {**health.detail, "open_sessions": len(self._sessions)}
+        if isinstance(self._brain, EndpointThinker):
+            brain = self._brain
+            failures: dict[str, object] = {"answers": brain.answers, "failures_in_a_row": brain.failures}
+            detail["brain"] = failures | ({"last_failure": brain.last_failure} if brain.last_failure else {})
+        return attrs.evolve(health, detail=detail)

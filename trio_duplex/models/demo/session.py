@@ -6,9 +6,8 @@ decides and tells the session.  An answer is prepared while the silence that end
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -16,8 +15,8 @@ import attrs
 import trio
 
 from duplex_protocol.values import SessionConfig
-from trio_duplex.models.demo import brain
-from trio_duplex.models.demo.engine import Engine, EngineFailed, EngineGone, FloatAudio, Heard, Urgency
+from trio_duplex.models.demo.answering import DEAD, answer, question_of
+from trio_duplex.models.demo.engine import Engine, EngineGone, FloatAudio, Heard, Urgency
 from trio_duplex.models.demo.hearing import (
     Committed,
     Decision,
@@ -29,11 +28,11 @@ from trio_duplex.models.demo.hearing import (
     TurnOver,
     UnitHeard,
 )
-from trio_duplex.models.demo.memory import last_words, without_turns
+from trio_duplex.models.demo.memory import last_words, tool_results, without_turns
 from trio_duplex.models.demo.options import DemoOptions
 from trio_duplex.models.demo.preparation import Preparation, holds_words
-from trio_duplex.models.demo.speaking import Pacer, speak, write
-from trio_duplex.models.demo.unit_cutter import UnitCutter
+from trio_duplex.models.demo.thinking import Brain, Question, Thought
+from trio_duplex.models.demo.tool_calls import ToolCall, ToolResult
 from trio_duplex.models.plugin import (
     GenerationFailed,
     Listened,
@@ -45,6 +44,7 @@ from trio_duplex.models.plugin import (
     SessionOverloaded,
     SpeechStarted,
     SpeechStopped,
+    ToolCalled,
     Turn,
     TurnEnded,
     TurnTranscribed,
@@ -56,7 +56,7 @@ __all__ = ["DemoSession"]
 FRAMES_UNDER_WAY = 32
 """Frames at the detector at a time; the rest of a burst waits here, so that one session cannot flood its slot."""
 RESULTS = 256
-DEAD = "runtime_data_plane_stream_failed"
+CALLS_KNOWN = 256
 UNINTELLIGIBLE = "…"
 
 
@@ -90,7 +90,7 @@ class DemoSession:
         options: DemoOptions,
         config: SessionConfig,
         context: SessionContext,
-        clock: Callable[[], datetime],
+        brain: Brain,
         on_close: Callable[[DemoSession], object] = lambda _: None,
     ) -> None:
         """Raises :class:`trio_duplex.models.plugin.OpenRefused` when the detector has no free slot."""
@@ -98,7 +98,7 @@ class DemoSession:
         self._options = options
         self._config = config
         self._context = context
-        self._clock = clock
+        self._brain = brain
         self._on_close = on_close
         self._send, self._receive = trio.open_memory_channel[ModelResult](RESULTS)
         # One message per frame under way, a fatal one, and nudges (None), which may get lost when it is full.
@@ -110,6 +110,7 @@ class DemoSession:
         self._nursery: trio.Nursery | None = None
         self._ahead: Preparation | None = None
         self._works: WeakKeyDictionary[Turn, _TurnWork] = WeakKeyDictionary()
+        self._called: OrderedDict[str, str] = OrderedDict()  # call id → tool, of the last calls
         self._unheard: deque[_TurnWork] = deque()  # turns whose transcript has not been announced
         self._hearing = Hearing(
             self._settings(),
@@ -294,8 +295,11 @@ class DemoSession:
         )
         return preparation
 
-    def _think(self, transcript: str) -> str:
-        return brain.reply(transcript, self._context.history(), self._clock(), self._config.instructions)
+    def _think(self, transcript: str) -> Thought | None:
+        """The answer to one turn by what is known now, to be run; None: a tool is to be called instead."""
+        config = self._config
+        question = question_of(transcript, self._context.history(), config, config.instructions)
+        return Thought(self._brain, question) if self._brain.call(question) is None else None
 
     def _take_ahead(self) -> Preparation | None:
         ahead, self._ahead = self._ahead, None
@@ -335,41 +339,40 @@ class DemoSession:
     # --- answering --------------------------------------------------------------------------------------------------
 
     async def respond(self, request: ResponseRequest, say: Say) -> None:
-        """One answer; nothing at all to a turn in which nothing was said, if the model answers by itself.
+        """One answer or tool call; nothing at all to a turn in which nothing was said, if the model answers by itself.
 
         Raises :class:`GenerationFailed` after what could be said was said.
-        Cancellation: stops at once; queued synthesis is dropped, running synthesis abandoned.
+        Cancellation: stops at once; an answer in the making and queued synthesis are dropped, running synthesis is
+        abandoned.
         """
         self._responding += 1
+        prepared: Preparation | None = None
         try:
-            answer, prepared = await self._answer(request)
-            if answer is None:
+            question, prepared = await self._asked(request)
+            if question is None:
                 return
-            if request.text_only:
-                await write(answer, say)
+            call = self._brain.call(question)
+            if call is not None:
+                self._call_tool(call, request)
                 return
-            await speak(
-                answer,
-                say,
-                engine=self._engine,
-                cutter=UnitCutter(self._engine.voice_rate_hz, self._options.output_rate_hz, self._options.unit_ms),
-                pacer=Pacer(self._options.unit_ms / 1000, self._options.lead_units),
-                prepared=prepared,
+            failure = await answer(
+                Thought(self._brain, question), prepared, say, self._engine, self._options, text_only=request.text_only
             )
-        except EngineFailed as failure:
-            raise GenerationFailed("engine_error", str(failure)) from failure
-        except EngineGone as failure:
-            raise GenerationFailed(DEAD, str(failure)) from failure
+            if failure is not None:
+                raise failure
         finally:
+            if prepared is not None:
+                prepared.cancel()
             self._responding -= 1
 
-    async def _answer(self, request: ResponseRequest) -> tuple[str | None, Preparation | None]:
-        """The words (None: say nothing), and what is prepared of their sound.
+    async def _asked(self, request: ResponseRequest) -> tuple[Question | None, Preparation | None]:
+        """What is to be answered (None: nothing), and what is prepared of the answer.
 
         Cancellation: at any point, nothing is lost.
         """
         turns = request.turns or ((request.turn,) if request.turn is not None else ())
         prepared = None
+        results: tuple[ToolResult, ...] = ()
         if turns:
             # Several when commits came without an answer in between: they are one question (contract 10.1).
             transcripts = [await self._transcript_of(turn) for turn in turns]
@@ -382,9 +385,24 @@ class DemoSession:
                     return None, None
                 asked = UNINTELLIGIBLE
         else:
+            results = tool_results(request.history, self._called)
             asked, history = last_words(request.history)
         instructions = request.instructions if request.instructions is not None else request.config.instructions
-        return brain.reply(asked, history, self._clock(), instructions), prepared
+        question = question_of(asked, history, request.config, instructions, options=request.options, results=results)
+        return question, prepared
+
+    def _call_tool(self, call: ToolCall, request: ResponseRequest) -> None:
+        """Tell the session; the answer waits for the result and a ``response.create``.  No checkpoint."""
+        call_id = "call_" + request.response_id.removeprefix("resp_")
+        self._called[call_id] = call.name
+        while len(self._called) > CALLS_KNOWN:
+            self._called.popitem(last=False)
+        try:
+            self._send.send_nowait(ToolCalled(call_id=call_id, name=call.name, arguments=call.arguments))
+        except trio.WouldBlock:
+            raise GenerationFailed("engine_error", "too many results wait to be taken") from None
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # the session is going away
 
     async def _transcript_of(self, turn: Turn) -> str:
         """The words of a turn, as soon as they are known ("" for none).  Cancellation: at any point."""

@@ -1,4 +1,4 @@
-"""Speaking: an answer's text → clauses → pieces of sound → units at real-time pace."""
+"""Speaking: an answer in the making → clauses → pieces of sound → units at real-time pace."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from duplex_gpu.clauses import Clause, split_clauses
 from trio_duplex.models.demo.engine import Clip, Engine, EngineFailed, EngineGone, Reading
 from trio_duplex.models.demo.preparation import Preparation
+from trio_duplex.models.demo.thinking import Script, Thought
 from trio_duplex.models.demo.unit_cutter import UnitCutter
-from trio_duplex.models.plugin import Say, Speech
+from trio_duplex.models.plugin import GenerationFailed, Say, Speech
 
 __all__ = ["Pacer", "speak", "write"]
 
@@ -47,18 +47,18 @@ class Pacer:
 @attrs.frozen(eq=False)
 class _Begin:
     clause: str
-    last: bool
 
 
+@attrs.frozen(eq=False)
 class _End:
-    pass
+    last: bool
 
 
 _Part = _Begin | Clip | _End
 
 
 async def speak(
-    answer: str,
+    thought: Thought,
     say: Say,
     *,
     engine: Engine,
@@ -66,77 +66,83 @@ async def speak(
     pacer: Pacer,
     prepared: Preparation | None = None,
 ) -> None:
-    """Say ``answer`` at real-time pace, synthesising a few pieces ahead; returns when the last unit is out.
+    """Say an answer at real-time pace while it is thought, synthesising a few pieces ahead.
 
-    ``prepared`` may hold (or be about to hold) the first sound of this answer, or of another: then it is cancelled.
-    Raises ``EngineFailed`` or ``EngineGone`` after what could be said was said.
+    Returns after the last unit.  Somebody runs ``thought``.  ``prepared`` may hold (or be about to hold) the first
+    sound of this answer, or of another: then it is cancelled.
+    Raises ``EngineFailed``, ``EngineGone`` or ``GenerationFailed`` after what could be said was said.
     Cancellation: queued synthesis is dropped, running synthesis abandoned, and nothing more is said.
     """
-    clauses = split_clauses(answer)
-    if not clauses:  # nothing in it can be spoken
-        say(Speech(audio=NO_AUDIO, text=answer, end_of_turn=True))
-        await trio.lowlevel.checkpoint()
-        return
-    failures: list[EngineFailed | EngineGone] = []
+    script = Script(thought)
+    begun = False
+    failures: list[EngineFailed | EngineGone | GenerationFailed] = []
     send, receive = trio.open_memory_channel[_Part](PIECES_AHEAD)
     async with trio.open_nursery() as nursery, receive:
-        nursery.start_soon(_synthesize, engine, clauses, prepared, send, failures)
+        nursery.start_soon(_synthesize, engine, script, prepared, send, failures)
         async for part in receive:
             match part:
-                case _Begin(clause, last):
-                    cutter.begin_clause(clause, last=last)
+                case _Begin(clause):
+                    begun = True
+                    cutter.begin_clause(clause)
                     continue
                 case Clip():
                     units = cutter.add(part)
-                case _End():
-                    units = cutter.end_clause()
+                case _End(last):
+                    units = cutter.end_clause(last=last)
             for unit in units:
                 await pacer.wait()
                 say(unit)
     for failure in failures:
         raise failure
+    if not begun and script.unspoken:  # nothing in it can be spoken
+        say(Speech(audio=NO_AUDIO, text=script.unspoken, end_of_turn=True))
 
 
 async def _synthesize(
     engine: Engine,
-    clauses: list[Clause],
+    script: Script,
     prepared: Preparation | None,
     send: trio.MemorySendChannel[_Part],
-    failures: list[EngineFailed | EngineGone],
+    failures: list[EngineFailed | EngineGone | GenerationFailed],
 ) -> None:
     """Cancellation: the piece under way is abandoned."""
     async with send:
         try:
-            for number, clause in enumerate(clauses, start=1):
-                await send.send(_Begin(clause.text, last=number == len(clauses)))
-                sound = await _prepared_sound(prepared, clause.text) if number == 1 and prepared else None
+            clause = await script.next()
+            first = True
+            while clause is not None:
+                await send.send(_Begin(clause))
+                sound = await _prepared_sound(prepared, script.thought, clause) if first and prepared else None
                 if sound is None:
-                    reading = engine.read(clause.text)
+                    reading = engine.read(clause)
                 else:
                     clip, reading = sound
                     await send.send(clip)
-                while (piece := await reading.next("now" if number == 1 else "later")) is not None:
+                while (piece := await reading.next("now" if first else "later")) is not None:
                     await send.send(piece)
-                await send.send(_End())
-        except (EngineFailed, EngineGone) as failure:
+                clause = await script.next()
+                first = False
+                await send.send(_End(last=clause is None))
+        except (EngineFailed, EngineGone, GenerationFailed) as failure:
             failures.append(failure)
 
 
-async def _prepared_sound(prepared: Preparation, clause: str) -> tuple[Clip, Reading] | None:
+async def _prepared_sound(prepared: Preparation, thought: Thought, clause: str) -> tuple[Clip, Reading] | None:
     """Cancellation: nothing is taken."""
-    if prepared.clause != clause:  # it was thought of under another truth
+    if prepared.thought is not thought and prepared.clause != clause:  # it was thought of under another truth
         prepared.cancel()
         return None
     await prepared.settled.wait()
     return prepared.take_sound()
 
 
-async def write(answer: str, say: Say) -> None:
-    """Hand out ``answer`` as text without sound, clause by clause.
+async def write(thought: Thought, say: Say) -> None:
+    """Hand out an answer as text without sound, clause by clause, while it is thought; an empty piece ends it.
 
-    Cancellation: stops between two clauses.
+    Raises ``GenerationFailed`` after what could be said was said.  Cancellation: stops between two clauses.
     """
-    texts = [clause.text for clause in split_clauses(answer)] or [answer]
-    for number, text in enumerate(texts, start=1):
+    script = Script(thought)
+    while (text := await script.next()) is not None:
         await trio.lowlevel.checkpoint()
-        say(Speech(audio=NO_AUDIO, text=text, end_of_turn=number == len(texts)))
+        say(Speech(audio=NO_AUDIO, text=text))
+    say(Speech(audio=NO_AUDIO, text=script.unspoken, end_of_turn=True))

@@ -29,7 +29,7 @@ class _Word:
 
 
 class UnitCutter:
-    """For each clause :meth:`begin_clause`, :meth:`add` for its pieces, :meth:`end_clause`.
+    """For each clause :meth:`begin_clause`, :meth:`add` for its pieces, :meth:`end_clause`, which knows the last one.
 
     Units are exactly ``unit_ms`` long, only the last one of the answer holds what is left; none is lost.  Texts join
     to the clauses' texts; texts and marks count from the beginning of the answer.
@@ -47,7 +47,6 @@ class UnitCutter:
         self._words: deque[_Word] = deque()
         # The clause at hand:
         self._clause = ""
-        self._last = False
         self._clause_open = False
         self._base_chars = 0
         self._base_ms = 0.0
@@ -55,11 +54,11 @@ class UnitCutter:
         self._known_ms = 0.0
         self._told_chars = 0  # of the clause: in words that were or will be handed out
 
-    def begin_clause(self, text: str, *, last: bool) -> None:
-        """The pieces that follow belong to ``text``; ``last``: it ends the answer."""
+    def begin_clause(self, text: str) -> None:
+        """The pieces that follow belong to ``text``."""
         self._base_chars += len(self._clause)
         self._base_ms = 1000.0 * self._taken / self._clip_rate_hz
-        self._clause, self._last, self._clause_open = text, last, True
+        self._clause, self._clause_open = text, True
         self._known_chars = self._told_chars = 0
         self._known_ms = 0.0
 
@@ -71,16 +70,16 @@ class UnitCutter:
         for begin in range(0, len(clip.audio), self._slice_samples):
             piece = self._resampler.push(float_from_int16(clip.audio[begin : begin + self._slice_samples]))
             self._waiting = np.concatenate([self._waiting, piece])
-            # The last unit must know that it is the last: in the last clause a full one waits for what follows it.
-            while len(self._waiting) >= self._unit_samples + self._last:
+            # The last unit must know that it is the last: a full one waits for the sample that follows it.
+            while len(self._waiting) > self._unit_samples:
                 yield self._unit(self._unit_samples)
 
-    def end_clause(self) -> Iterator[Speech]:
-        """The clause is complete; after the last one come all units that are left."""
+    def end_clause(self, *, last: bool) -> Iterator[Speech]:
+        """The clause is complete; ``last``: so is the answer, and all units that are left come."""
         if self._known_chars < len(self._clause):
             self._know(len(self._clause), 1000.0 * self._taken / self._clip_rate_hz - self._base_ms)
         self._clause_open = False
-        if self._last:
+        if last:
             self._waiting = np.concatenate([self._waiting, self._resampler.flush()])
             while len(self._waiting) > self._unit_samples:
                 yield self._unit(self._unit_samples)
