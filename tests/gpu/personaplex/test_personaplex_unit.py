@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from duplex_gpu.model_thread import ModelThread
 from duplex_gpu.personaplex.config import GREEDY, SamplingConfig
 from duplex_gpu.personaplex.prompts import build_prompt, load_voice
 from duplex_gpu.personaplex.random_checkpoint import random_voice
 from duplex_gpu.personaplex.unit import PersonaPlexUnit
-from duplex_gpu.personaplex.unit_rows import FeedPrompt, Start, UnitOutput
+from duplex_gpu.personaplex.unit_rows import FeedPrompt, Payload, Start, UnitOutput
+from duplex_gpu.steps import BatchedStep, RowResult
+from tests.gpu.gpu_kit import Loop
 from tests.gpu.personaplex.support import CONFIG, microphone, unit
 
 SAMPLED = SamplingConfig()
@@ -246,7 +249,7 @@ def test_the_model_thread_drives_it():
 
     step: BatchedStep[Payload, UnitOutput] = unit(2, sampling=SAMPLED)
     loop = Loop()
-    thread = ModelThread("personaplex", step, loop.call_soon)
+    thread = ModelThread(step, call_soon=loop.call_soon)
     thread.start()
     try:
         found: list[RowResult[UnitOutput]] = []
@@ -264,7 +267,7 @@ def test_the_model_thread_drives_it():
             output = ask(FeedPrompt())
         same([ask(frame) for frame in microphone(3, 1).numpy()], wanted)
     finally:
-        thread.stop()
+        assert thread.stop(10.0)
 
 
 def test_energy_is_the_rms_of_the_frame():
