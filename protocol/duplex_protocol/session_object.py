@@ -29,6 +29,7 @@ from duplex_protocol.values import Json, SessionConfig, TurnDetection
 
 PLAIN_RATE_HZ: Final = 24_000
 NATIVE_DIALECT_RATE_HZ: Final = 16_000
+DEFAULT_PLAIN_DETECTION: Final = TurnDetection(kind="semantic_vad")
 IN_PARAM: Final = "audio.input.format"
 OUT_PARAM: Final = "audio.output.format"
 
@@ -128,11 +129,11 @@ def _extra_body(draft: _Draft) -> None:
 
 
 def _turn_detection(draft: _Draft) -> bool:
-    """Read turn detection in either spelling; returns whether the client named it."""
+    """Read turn detection in either spelling; returns whether there is news of it."""
     nested_in = section(draft.session, "audio.input")
     top_named, nested_named = "turn_detection" in draft.session, "turn_detection" in nested_in
     if not top_named and not nested_named:
-        return False
+        return _unnamed_turn_detection(draft)
     if top_named and nested_named:
         value = turn_detection.merge_spellings(draft.session["turn_detection"], nested_in["turn_detection"])
     else:
@@ -141,6 +142,22 @@ def _turn_detection(draft: _Draft) -> bool:
     draft.put("turn_detection", detection)
     if detection is not None:
         draft.changes["turn_detection_named"] = True
+    _model_owned_turns(draft, detection)
+    return True
+
+
+def _unnamed_turn_detection(draft: _Draft) -> bool:
+    """OpenAI finds turns unless told otherwise, and its clients rely on ``speech_started`` without asking for it: in
+    the plain view a native model that turns are left to has ``semantic_vad``. The duplex view has none by default, also
+    when an autostarted session changes over to it.
+    """
+    if draft.opening and draft.flavour == "plain" and draft.native_lane:
+        detection: TurnDetection | None = DEFAULT_PLAIN_DETECTION
+    elif draft.flavour == "duplex" and draft.base.turn_detection == DEFAULT_PLAIN_DETECTION:
+        detection = None
+    else:
+        return False
+    draft.changes["turn_detection"] = detection
     _model_owned_turns(draft, detection)
     return True
 

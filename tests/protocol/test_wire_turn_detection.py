@@ -195,6 +195,39 @@ def test_turn_based_vad_hears_pcm16_at_two_rates() -> None:
     assert opened({**detect(), "input_audio_format": "alaw"}).input_format.encoding == "g711_alaw"
 
 
+def test_in_the_plain_view_a_native_model_has_the_turns_unless_the_client_says_otherwise() -> None:
+    unsaid = opened({}, view=PLAIN)
+    assert shown(unsaid.turn_detection, "plain") == {
+        "type": "semantic_vad",
+        "interrupt_response": True,
+        "create_response": True,
+    }
+    assert unsaid.auto_response
+    assert unsaid.overlap_policy == "barge_in_on_speech"
+    assert opened({"turn_detection": None}, view=PLAIN).turn_detection is None
+    assert not opened({"audio": {"input": {"turn_detection": None}}}, view=PLAIN).auto_response
+    assert opened(detect(threshold=0.7), view=PLAIN).turn_detection == TurnDetection(threshold=0.7)
+    assert opened({}, view=PLAIN, native=False).turn_detection is None
+
+
+def test_the_plain_views_default_can_be_changed_and_is_left_behind_with_the_view() -> None:
+    dialect = RealtimeDialect(PLAIN)
+    unsaid = opened({}, view=PLAIN)
+    assert dialect.parse_update({"instructions": "x"}, unsaid, DEFAULTS).config.turn_detection == unsaid.turn_detection
+    by_hand = dialect.parse_update({"turn_detection": None}, unsaid, DEFAULTS).config
+    assert (by_hand.turn_detection, by_hand.auto_response, by_hand.overlap_policy) == (None, False, "listen_only")
+    dialect.view = "duplex"
+    switched = dialect.parse_update({"extra_body": {"x": 1}}, unsaid, DEFAULTS).config
+    assert switched == attrs.evolve(opened({"extra_body": {"x": 1}}), **audio_of(switched))
+    auto = dialect.parse_update({"extra_body": {"auto_response": True}}, unsaid, DEFAULTS).config
+    assert (auto.turn_detection, auto.auto_response) == (None, True)
+
+
+def audio_of(config: SessionConfig) -> dict[str, Any]:
+    """What the plain view decided before: formats stay when a session changes over."""
+    return {"input_format": config.input_format, "output_format": config.output_format}
+
+
 # --- echo and plain view ----------------------------------------------------------------------------------------------
 
 

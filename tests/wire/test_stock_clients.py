@@ -380,6 +380,22 @@ async def test_no_delta_after_the_terminal(autojump_clock: trio.testing.MockCloc
         assert not [kind for kind in kinds if kind.endswith(".delta")]
 
 
+async def test_a_client_that_names_no_turn_detection_is_answered_and_told_of_its_barge_in(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """pipecat's defaults: it names none, as OpenAI's own default is to find turns, and drops playback on the event."""
+    async with open_stack(TALKS) as stack:
+        wire = await answering(stack, {})
+        for kind in ("session.created", "session.updated"):
+            assert wire.of(kind)[0]["session"]["audio"]["input"]["turn_detection"]["type"] == "semantic_vad"
+        assert len(wire.of("input_audio_buffer.speech_started")) == 1
+        await say(wire)
+        await wire.until("response.done")
+        assert wire.of("response.done")[0]["response"]["status_details"]["reason"] == "turn_detected"
+        assert len(wire.of("input_audio_buffer.speech_started")) == 2
+        check_all(wire)
+
+
 async def test_no_speech_started_while_turn_detection_is_null(autojump_clock: trio.testing.MockClock) -> None:
     async with open_stack(TALKS) as stack:
         wire = await stack.plain({"audio": {"input": {"turn_detection": None}}})
