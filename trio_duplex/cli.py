@@ -320,7 +320,8 @@ def _say_ready(bound: BoundAddress, took_s: float) -> None:
 @click.option("--raw-rate", type=click.IntRange(8_000, 192_000), help="FILE has no header: s16le at this rate in Hz.")
 @click.option("--out", type=FOLDER, help="Folder for the answers (WAV) and events.jsonl.")
 @click.option("--model", default="demo", show_default=True, help="The model to ask for.")
-def talk(url: str, wav: Path, raw_rate: int | None, out: Path | None, model: str) -> None:
+@click.option("--api-key", envvar="TRIO_DUPLEX_API_KEY", help="For a server that asks for one; or TRIO_DUPLEX_API_KEY.")
+def talk(url: str, wav: Path, raw_rate: int | None, out: Path | None, model: str, api_key: str | None) -> None:
     """Stream a recording to a server in real time and hear what it answers.
 
     Prints what the server understood and decided, and acknowledges the answers as if they were played aloud.
@@ -340,7 +341,11 @@ def talk(url: str, wav: Path, raw_rate: int | None, out: Path | None, model: str
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
-    run = Talk(url, model, recording, lambda line: click.echo(f"{time.monotonic() - began_s:5.1f} s  {line}"))
+
+    def tell(line: str) -> None:
+        click.echo(f"{time.monotonic() - began_s:5.1f} s  {line}")
+
+    run = Talk(url, model, recording, tell, api_key=api_key)
     try:
         trio.run(run.run)
     finally:

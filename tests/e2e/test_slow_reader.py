@@ -129,6 +129,7 @@ async def test_an_answer_made_all_at_once_is_cut_where_the_reader_was(start: Cal
 
 
 @pytest.mark.speech
+@pytest.mark.slow
 async def test_the_demo_model_with_a_slow_reader(start: Callable[..., Any]) -> None:
     bound = await start()
     log = await interrupt_a_slow_reader(bound, "demo", realtime=True, pause_s=0.05)

@@ -16,7 +16,7 @@ import trio
 from tests.cli.command import run
 from tests.e2e.served import Server
 from trio_duplex.client.media import read_pcm16_wav
-from trio_duplex.config import Deployment
+from trio_duplex.config import AuthSettings, Deployment
 from trio_duplex.server.serve import serve
 from trio_duplex.testing import Hang, Piece, ScriptedOptions, ScriptedPlugin
 
@@ -29,6 +29,7 @@ async def talk(url: str, *arguments: str | Path) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.speech
+@pytest.mark.slow
 async def test_a_recording_is_understood_and_answered(server: Server, tmp_path: Path) -> None:
     bound = await server.ready()
     finished = await talk(bound.ws_url, "--out", tmp_path / "out")
@@ -67,3 +68,19 @@ async def test_a_server_that_goes_away_in_the_middle_of_an_answer_ends_it(nurser
     finished = await talk(bound.ws_url, "--model", "scripted")
     assert finished.returncode == 1
     assert finished.stderr == "Error: duplex session closed: server_shutdown\n"
+
+
+async def test_a_server_that_asks_for_a_key(nursery: trio.Nursery, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("open-sesame\n", encoding="utf-8")
+    # An answer of one word, so that the conversation is soon over.
+    plugin = ScriptedPlugin(ScriptedOptions(script=lambda _: [Piece("yes.", ms=200)]))
+    deployment = Deployment(model="demo", auth=AuthSettings(keys_file=keys))
+    bound = await nursery.start(partial(serve, deployment, plugin=plugin))
+    refused = await talk(bound.ws_url, "--model", "scripted")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("Error: the server refused the WebSocket handshake with HTTP 401")
+    assert refused.stderr.count("\n") == 1
+    welcome = await talk(bound.ws_url, "--model", "scripted", "--api-key", "open-sesame")
+    assert welcome.returncode == 0, welcome.stderr
+    assert "it said: “yes.”" in welcome.stdout

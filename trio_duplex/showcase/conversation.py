@@ -8,7 +8,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from trio_duplex.client import DuplexClient, DuplexSessionClosedError, SessionConfig
+from trio_duplex.client import DuplexClient, DuplexSessionClosedError, SessionConfig, WebSocketConnector
 from trio_duplex.client.errors import unwrapped
 from trio_duplex.showcase.event_log import Entry, EventLog, tapped
 from trio_duplex.showcase.microphone import Microphone
@@ -53,15 +53,19 @@ async def converse(
     *,
     model: str,
     config: SessionConfig | None = None,
+    connector: WebSocketConnector | None = None,
 ) -> T:
     """Open a session, let ``story`` happen, close the session in good order; returns what the story returned.
+
+    ``connector`` has the headers and TLS settings of the connection.
 
     Raises what the story raises and every :class:`trio_duplex.client.DuplexClientError`. Cancellation: the session is
     closed in a short shielded moment.
     """
     with unwrapped():
         async with trio.open_nursery() as wire:
-            client = DuplexClient(url, model=model, config=config, reconnect=None, connect=tapped(log, wire))
+            connect = tapped(log, wire, connector=connector)
+            client = DuplexClient(url, model=model, config=config, reconnect=None, connect=connect)
             async with client:
                 result = await _live(client, log, story)
             wire.cancel_scope.cancel()

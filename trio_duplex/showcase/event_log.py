@@ -10,7 +10,7 @@ import attrs
 import orjson
 import trio
 
-from trio_duplex.client import WebSocketConnector, WebSocketTransport
+from trio_duplex.client import ConnectFactory, WebSocketConnector, WebSocketTransport
 
 __all__ = ["Entry", "EventLog", "Missing", "tapped"]
 
@@ -141,11 +141,12 @@ class _Tap(WebSocketTransport):
         return await self._inner.is_alive(timeout_s)
 
 
-def tapped(log: EventLog, nursery: trio.Nursery) -> Callable[[str], Any]:
+def tapped(log: EventLog, nursery: trio.Nursery, *, connector: WebSocketConnector | None = None) -> ConnectFactory:
     """A ``connect`` for ``DuplexClient`` whose traffic is written into ``log``; its tasks live in ``nursery``."""
+    settings = connector or WebSocketConnector()
 
     async def connect(url: str) -> WebSocketTransport:
-        transport = WebSocketConnector().prepare(url)
+        transport = settings.prepare(url)
         await transport.connect(nursery)
         return _Tap(transport, log)
 

@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 import trio
 
-from trio_duplex.client import AudioFormat, SessionConfig, wrap_event
+from trio_duplex.client import AudioFormat, SessionConfig, WebSocketConnector, wrap_event
 from trio_duplex.showcase.conversation import Conversation, converse
 from trio_duplex.showcase.event_log import Entry, EventLog
 from trio_duplex.showcase.facts import answers
@@ -32,6 +32,7 @@ class Talk:
     model: str
     recording: Recording
     tell: Callable[[str], None]
+    api_key: str | None = attrs.field(default=None, repr=False)
     patience_s: float = 15.0
     longest_s: float = 120.0
     log: EventLog = attrs.field(factory=EventLog)
@@ -43,7 +44,9 @@ class Talk:
         config = SessionConfig(
             input_audio=AudioFormat("pcm16", self.recording.rate_hz), playback_commit_policy="ack_only"
         )
-        await converse(self.url, self.log, self._story, model=self.model, config=config)
+        headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+        connector = WebSocketConnector(headers=headers)
+        await converse(self.url, self.log, self._story, model=self.model, config=config, connector=connector)
 
     async def _story(self, talk: Conversation) -> None:
         self.tell(f"streaming {self.recording.name}, {self.recording.duration_ms / 1000:.1f} s")
