@@ -12,6 +12,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import attrs
 import structlog
@@ -63,7 +64,8 @@ class EmbeddedHub:
     """An async context manager around a running hub; see :func:`open_hub`. Entered once.
 
     Leaving ends every session (``server_shutdown``) and waits for the model; leaving by an exception or a cancellation
-    does it at once. When the model dies, the block is cancelled and the model's own error leaves it.
+    does it at once. When the model dies, every session ends with its error, new ones are refused, and :meth:`health`
+    says so; the block goes on.
     """
 
     def __init__(self, hub: Hub) -> None:
@@ -81,6 +83,10 @@ class EmbeddedHub:
     def statistics(self) -> HubStatistics:
         """A snapshot: sessions, admissions, refusals."""
         return self._hub.statistics()
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """(healthy, detail), as ``/health`` shows them."""
+        return self._hub.health()
 
     def connect(
         self, config: SessionConfig | None = None, *, model: str | None = None, handshake_timeout_s: float = 30.0
@@ -112,7 +118,7 @@ class EmbeddedHub:
         return None if stack is None else await stack.__aexit__(exc_type, exc, traceback)
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
-        # Twice: the model's nursery lies within the sessions', and a model's lone error is to leave as itself.
+        # Twice: the model's nursery lies within the sessions', and a failed start is to leave as itself.
         try:
             with unwrapped(), unwrapped():
                 await self._hub.run(task_status)
