@@ -18,9 +18,9 @@ from trio_duplex.session.attachment import Attachment
 from trio_duplex.session.core import Session
 from trio_duplex.session.ids import IdSource
 from trio_duplex.session.journal import CursorAhead, JournalGap
-from trio_duplex.session.server_vad import VadScorer
 from trio_duplex.session.settings import SessionSettings
 from trio_duplex.tracebacks import plain_traceback
+from trio_duplex.vad_scorer import VadScorer
 
 log = structlog.get_logger(__name__)
 

@@ -21,10 +21,10 @@ from trio_duplex.server.handshake import NativeHandshake, RealtimeHandshake
 from trio_duplex.server.socket import SocketGone, SocketLike
 from trio_duplex.session.core import Session
 from trio_duplex.session.ids import IdSource
-from trio_duplex.session.server_vad import VadScorer
 from trio_duplex.session.settings import SessionSettings
 from trio_duplex.testing import Faults, MemoryClientSocket, MemoryNetwork, ScriptedOptions, ScriptedPlugin
 from trio_duplex.testing.scripted_model import ScriptedSession
+from trio_duplex.vad_scorer import VadScorer
 
 Json = dict[str, Any]
 

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from trio_duplex.models.plugin import FloatAudio
-from trio_duplex.session.server_vad import VadFailed, VadUnavailable
+from trio_duplex.vad_scorer import VadFailed, VadUnavailable
 
 if TYPE_CHECKING:
     from duplex_gpu.model_thread import ModelThread, Slot
@@ -30,7 +30,7 @@ FRAMES_UNDER_WAY = 32
 
 
 class VadService:
-    """A :class:`trio_duplex.session.server_vad.VadScorer` around the silero network.
+    """A :class:`trio_duplex.vad_scorer.VadScorer` around the silero network.
 
     ``max_sessions`` streams fit at a time.
     """

@@ -26,13 +26,14 @@ from trio_duplex.session.lanes import holds_input
 from trio_duplex.session.mailbox import Mailbox
 from trio_duplex.session.messages import EndRequest, Internal
 from trio_duplex.session.response import Response
-from trio_duplex.session.server_vad import Detector, VadScorer
+from trio_duplex.session.server_vad import Detector
 from trio_duplex.session.settings import SessionSettings
 from trio_duplex.session.speaking import Generation
 from trio_duplex.session.timers import Timers
 from trio_duplex.session.tokens import ResumeTokens
 from trio_duplex.session.unit_feed import UnitFeed
 from trio_duplex.session.work import WaitingUtterance, Work
+from trio_duplex.vad_scorer import VadScorer
 
 log = structlog.get_logger(__name__)
 

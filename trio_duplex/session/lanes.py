@@ -8,7 +8,8 @@ from duplex_protocol.dialect import ConfigUpdate
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Capabilities, SessionConfig
 from trio_duplex.models.plugin import Traits
-from trio_duplex.session.server_vad import Detector, VadScorer, VadUnavailable
+from trio_duplex.session.server_vad import Detector
+from trio_duplex.vad_scorer import VadScorer, VadUnavailable
 
 if TYPE_CHECKING:
     from trio_duplex.session.core import Session

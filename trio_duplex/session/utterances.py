@@ -12,9 +12,10 @@ from duplex_protocol.errors import RemoteProtocolError
 from trio_duplex.models.plugin import FloatAudio, Turn
 from trio_duplex.session.commits import answer, at_model_rate, commit_turn, seal_message
 from trio_duplex.session.endings import response_active, start_answer
-from trio_duplex.session.server_vad import Heard, SpeechBegan, SpeechEnded, VadFailed
+from trio_duplex.session.server_vad import Heard, SpeechBegan, SpeechEnded
 from trio_duplex.session.speech import close_speech, forget_input, open_speech
 from trio_duplex.session.work import WaitingUtterance, Work
+from trio_duplex.vad_scorer import VadFailed
 
 if TYPE_CHECKING:
     from trio_duplex.session.core import Session

@@ -28,7 +28,6 @@ import trio.testing
 from trio_duplex.client import DuplexClientError
 from trio_duplex.models.plugin import ModelPlugin
 from trio_duplex.server.socket import SocketGone
-from trio_duplex.session.server_vad import VadScorer
 from trio_duplex.session.settings import SessionSettings
 from trio_duplex.testing.history import Violation
 from trio_duplex.testing.rig import BrokenPromises, Rig, open_rig
@@ -37,6 +36,7 @@ from trio_duplex.testing.scopes import CALLER, KINDS, ScopeKind, root_of, tasks_
 from trio_duplex.testing.scripted_model import ScriptedOptions
 from trio_duplex.testing.sites import AwaitSite, await_sites, suspended_at
 from trio_duplex.testing.sockets import Faults
+from trio_duplex.vad_scorer import VadScorer
 
 __all__ = ["CancelPoint", "Failure", "Report", "Scenario", "explore", "play_once"]
 

@@ -30,12 +30,12 @@ from trio_duplex.server.handshake import NativeHandshake, RealtimeHandshake
 from trio_duplex.server.socket import SocketLike
 from trio_duplex.session.core import Session
 from trio_duplex.session.journal import CursorAhead, JournalGap
-from trio_duplex.session.server_vad import VadScorer
 from trio_duplex.session.settings import SessionSettings
 from trio_duplex.testing.history import Merged, Violation, check_history, merge_logs
 from trio_duplex.testing.scripted_model import ScriptedOptions, ScriptedPlugin
 from trio_duplex.testing.sockets import Faults, MemoryClientSocket, MemoryNetwork
 from trio_duplex.testing.truth import check_model_side, check_replies, check_sockets
+from trio_duplex.vad_scorer import VadScorer
 
 __all__ = ["BrokenPromises", "Rig", "RiggedHub", "open_rig", "silence", "speech"]
 

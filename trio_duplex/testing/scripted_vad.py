@@ -9,12 +9,12 @@ import numpy as np
 import trio
 
 from trio_duplex.models.plugin import FloatAudio
-from trio_duplex.session.server_vad import VadFailed, VadUnavailable
+from trio_duplex.vad_scorer import VadFailed, VadUnavailable
 
 
 @attrs.define(eq=False)
 class ScriptedVad:
-    """A :class:`trio_duplex.session.server_vad.VadScorer`: frames louder than ``rms`` score 1, others 0.
+    """A :class:`trio_duplex.vad_scorer.VadScorer`: frames louder than ``rms`` score 1, others 0.
 
     ``delay_s`` is how long scoring takes, ``load_s`` how long opening does, ``fails`` makes scoring fail,
     ``unavailable`` refuses new sessions.
