@@ -16,8 +16,10 @@ serve: $(VENV)/.demo
 test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -q -m "not slow"
 
+# The second line compares PersonaPlex with the reference package, which it installs beside the environment (.oracle).
 test-full: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "slow"
+	scripts/oracle_tests.sh $(BIN)/python
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
