@@ -44,6 +44,8 @@ def check_model_side(
 def _history(model: ScriptedSession, log: WireLog) -> Iterator[Violation]:
     name = "history_is_what_was_heard"
     said = {str(e.get("transcript")) for _, e in log.of("conversation.item.input_audio_transcription.completed")}
+    # Of items that a client made out of audio only the commit tells the words; turns not understood have none.
+    said |= {str(member(e, "event", "transcript")) for _, e in log.of("input_audio_buffer.committed")} | {""}
     for request in model.requests:
         answer = log.answer(request.response_id)
         until = answer.begin if answer is not None else len(log.events)
