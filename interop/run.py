@@ -45,16 +45,19 @@ START_LIMIT_S: Final = 180
 
 @attrs.frozen
 class Client:
-    """One client: the script that drives it, and the environment it runs in (``node`` or a requirements file)."""
+    """One client: the script that drives it, the environment it runs in (``node`` or a requirements file), and options
+    of the interpreter.
+    """
 
     name: str
     script: str
     environment: str
+    options: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
         """How to start it. Raises NoEnvironment."""
         program = node() if self.environment == "node" else python_of(self.environment)
-        return [str(program), str(HERE / "clients" / self.script)]
+        return [str(program), *self.options, str(HERE / "clients" / self.script)]
 
 
 CLIENTS: Final = (
@@ -63,6 +66,8 @@ CLIENTS: Final = (
     Client("livekit", "livekit_plugin.py", "livekit"),
     Client("pipecat", "pipecat_service.py", "pipecat"),
     Client("agents-realtime", "agents_realtime.mjs", "node"),
+    # Its build for browsers, with Node's own browser-like WebSocket: no headers, the key as a sub-protocol.
+    Client("agents-realtime-web", "agents_realtime.mjs", "node", ("--conditions=browser", "--experimental-websocket")),
 )
 
 
