@@ -1,4 +1,4 @@
-"""The ``trio-duplex`` command: ``serve``, ``talk``, ``demo``.
+"""The ``trio-duplex`` command: ``serve``, ``talk``, ``demo``, ``bench``.
 
 Heavy imports happen inside the commands, so that ``--help`` is instant and works in a client-only installation. What
 a user can cause (a bad file, a busy port, a missing package) is one line on standard error and a non-zero exit.
@@ -23,6 +23,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from trio_duplex.benchmark.plan import Scenario
     from trio_duplex.config import Deployment
     from trio_duplex.models.plugin import ModelPlugin
     from trio_duplex.server.listener import BoundAddress
@@ -43,6 +44,8 @@ EXTRA_PACKAGES: Final = frozenset(
 EXPECTED: Final = {
     "trio_duplex.config": ("DeployError",),
     "trio_duplex.server.listener": ("ListenError",),
+    "trio_duplex.benchmark.report": ("ResultExists",),
+    "trio_duplex.benchmark.server_process": ("NoServer",),
     "trio_duplex.client": ("DuplexClientError",),
     "trio_duplex.showcase.recordings": ("RecordingError",),
     "trio_duplex.showcase.event_log": ("Missing",),
@@ -181,6 +184,7 @@ def _deployment(path: Path | None) -> tuple[Deployment, ModelPlugin]:
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
+BENCH_WIDTH: Final = 110
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -379,6 +383,85 @@ def demo(out: Path, deploy: Path | None) -> None:
     broken = [verdict.promise.text for verdict in verdicts if not verdict.kept]
     if broken:
         raise click.ClickException(f"broken promises: {'; '.join(broken)}")
+
+
+def _numbers(_context: click.Context, _option: click.Parameter, text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise click.BadParameter("expected whole numbers with commas between them, like 1,8,24")
+    return numbers
+
+
+@main.command()
+@click.option("--hardware", required=True, help="Your word for the machine the server runs on; goes into the result.")
+@click.option(
+    "--sessions", default="1,8,24", show_default=True, callback=_numbers, help="How many at once; one run each."
+)
+@click.option(
+    "--scenario",
+    multiple=True,
+    type=click.Choice(["listen", "question", "barge-in"]),
+    help="What callers do; repeatable. Default: all three.",
+)
+@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(1.0), help="What counts of each run.")
+@click.option(
+    "--ramp", default=5.0, show_default=True, type=click.FloatRange(0.0), help="Seconds to start all callers."
+)
+@click.option("--silence-ms", default=500, show_default=True, type=click.IntRange(0), help="Silence that ends a turn.")
+@click.option("--url", help="A server that runs already. Without one: a server of our own in a second process.")
+@click.option("--model", default="demo", show_default=True, help="The model to ask for.")
+@click.option("--api-key", envvar="TRIO_DUPLEX_API_KEY", help="For --url; better in the variable TRIO_DUPLEX_API_KEY.")
+@click.option("--deploy", type=FILE, help="Deploy file (YAML) of our own server.")
+@click.option("--out", type=click.Path(path_type=Path), help="The result without its ending (.json, .png are added).")
+def bench(
+    hardware: str,
+    sessions: list[int],
+    scenario: tuple[Scenario, ...],
+    seconds: float,
+    ramp: float,
+    silence_ms: int,
+    url: str | None,
+    model: str,
+    api_key: str | None,
+    deploy: Path | None,
+    out: Path | None,
+) -> None:
+    """Load a server over real sockets and measure what its callers notice.
+
+    Open loop: callers speak when their plan says so, whatever the server does. Refused callers stay in every
+    denominator. Prints a table and writes JSON and a picture; an old result is never overwritten.
+    """
+    if url is not None and deploy is not None:
+        raise click.UsageError("--deploy is for a server of our own and excludes --url")
+    tune_process()
+    from rich.console import Console
+
+    from trio_duplex.benchmark.command import Bench
+    from trio_duplex.benchmark.plan import SCENARIOS
+
+    console = Console(highlight=False)
+    command = Bench(
+        hardware=hardware,
+        scenarios=scenario or SCENARIOS,
+        sessions=sessions,
+        seconds=seconds,
+        ramp_s=ramp,
+        silence_ms=silence_ms,
+        model=model,
+        url=url,
+        api_key=api_key,
+        deploy=deploy,
+        out=out,
+    )
+    try:
+        runs = command.measure(console if console.width >= BENCH_WIDTH else Console(highlight=False, width=BENCH_WIDTH))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--url") from None
+    if not any(run.admitted for run in runs):
+        raise click.ClickException("no caller was admitted")
 
 
 if __name__ == "__main__":
