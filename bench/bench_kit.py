@@ -6,102 +6,39 @@ import datetime
 import json
 import os
 import platform
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import attrs
 import numpy as np
-import trio
 from rich.console import Console
 from rich.table import Table
+
+from trio_duplex.benchmark.server_process import ServerProcess, Strangers, with_server_process
+
+__all__ = [
+    "ROOT",
+    "Json",
+    "ServerProcess",
+    "Strangers",
+    "machine",
+    "print_machine",
+    "print_table",
+    "result_path",
+    "spread",
+    "wide_console",
+    "with_server_process",
+    "write_json",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 MIN_WIDTH = 132
 PACKAGES = ("trio", "hypercorn", "trio-websocket", "torch", "onnxruntime", "numpy", "attrs", "orjson")
 
-T = TypeVar("T")
 Json = dict[str, Any]
-
-
-# --- the server -------------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class ServerProcess:
-    """A warm ``trio-duplex serve``: where it is, and its process id."""
-
-    ws_url: str
-    pid: int
-
-    @property
-    def http_url(self) -> str:
-        """The same for ``/health``."""
-        return "http" + self.ws_url.removeprefix("ws")
-
-    def cpu_s(self) -> float:
-        """CPU time that the process has used, all threads (Linux)."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@attrs.frozen
-class Strangers:
-    """How busy the rest of the machine is: what neither this process nor the server has used (Linux).
-
-    Somebody else's work on the same cores makes every number worse, so each result says how much there was.
-    """
-
-    server: ServerProcess
-    since_s: float
-    others_s: float
-
-    @classmethod
-    def watch(cls, server: ServerProcess) -> Strangers:
-        """Begin to count."""
-        return cls(server, time.monotonic(), cls._others_s(server))
-
-    def cores(self) -> float:
-        """Cores that others have kept busy since then, on average."""
-        others_s = self._others_s(self.server) - self.others_s
-        return round(max(0.0, others_s) / (time.monotonic() - self.since_s), 2)
-
-    @staticmethod
-    def _others_s(server: ServerProcess) -> float:
-        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        user, nice, system, _idle, _iowait, irq, softirq, steal = fields
-        busy_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-        return busy_s - server.cpu_s() - time.process_time()
-
-
-async def with_server_process(work: Callable[[ServerProcess], Awaitable[T]], *arguments: str) -> T:
-    """Run ``work`` beside a server on a free port; stop the server by SIGTERM afterwards.
-
-    Cancellation: kills the server.
-    """
-    command = [sys.executable, "-m", "trio_duplex.cli", "serve", "--port", "0", "--log-level", "warning", *arguments]
-    async with trio.open_nursery() as nursery:
-        process = await nursery.start(partial(trio.run_process, command, stdout=subprocess.PIPE, check=False))
-        line = b""
-        while not line.endswith(b"\n"):
-            chunk = await process.stdout.receive_some(4096)
-            if not chunk:
-                raise SystemExit("the server did not start")
-            line += chunk
-        url = line.decode().partition(": ")[2].split()[0].removesuffix("/v1/realtime")
-        result = await work(ServerProcess(url, process.pid))
-        process.send_signal(signal.SIGTERM)
-        with trio.move_on_after(20):
-            await process.wait()
-        nursery.cancel_scope.cancel()
-    return result
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

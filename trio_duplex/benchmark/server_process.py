@@ -40,6 +40,11 @@ class ServerProcess:
     ws_url: str
     pid: int
 
+    @property
+    def http_url(self) -> str:
+        """The same for ``/health``."""
+        return "http" + self.ws_url.removeprefix("ws")
+
     def cpu_s(self) -> float:
         """CPU seconds that the process has used, all threads (Linux)."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
