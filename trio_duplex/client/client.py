@@ -46,6 +46,13 @@ class DuplexClient:
     transport failed), DuplexSessionClosedError (the session is over), all DuplexClientError; TimeoutError.
     """
 
+    url: str
+    """The address, completed."""
+    model: str
+    """The model asked for."""
+    config: SessionConfig
+    """What the session is opened with."""
+
     def __init__(
         self,
         url: str,
@@ -129,9 +136,11 @@ class DuplexClient:
 
     @property
     def incarnation(self) -> int:
+        """Which life of the session id this is, from 0."""
         return self._state.incarnation
 
     def statistics(self) -> ClientStatistics:
+        """A reading of the counters."""
         counters = self._link.counters
         return ClientStatistics(
             frames_received=counters.frames_received,
@@ -355,6 +364,7 @@ class DuplexClient:
         return BufferIterator(buffer, self._error_at_end)
 
     def __aiter__(self) -> BufferIterator[DuplexEvent]:
+        """As `events()`."""
         return self.events()
 
     def responses(self) -> ResponseIterator:

@@ -43,7 +43,9 @@ class EventCollector:
     events: list[dict[str, Any]] = attrs.field(factory=list, init=False)
     """Copies of the wire dictionaries, each with `_client_received_at_s`."""
     event_received_at_s: list[float] = attrs.field(factory=list, init=False)
+    """When each of them came."""
     response_audio: dict[str, list[bytes]] = attrs.field(factory=dict, init=False)
+    """Response id → its chunks."""
     response_ids: list[str] = attrs.field(factory=list, init=False)
     """In the order of their `response.created`."""
     output_sample_rate_hz: int = attrs.field(default=24_000, init=False)
@@ -88,6 +90,7 @@ class EventCollector:
         return (event if isinstance(event, DuplexEvent) else DuplexEvent(dict(event))).response_id
 
     def count(self, event_type: str) -> int:
+        """How many events of this type came."""
         return sum(event.get("type") == event_type for event in self.events)
 
     def audio_bytes(self, response_id: str | None = None) -> bytes:
@@ -106,9 +109,11 @@ class EventCollector:
         return list(dict.fromkeys([*self.response_ids, *self.response_audio]))
 
     def errors(self) -> list[dict[str, Any]]:
+        """All `error` events."""
         return [event for event in self.events if event.get("type") == "error"]
 
     def response_is_done(self, response_id: str) -> bool:
+        """Whether its `response.done` came."""
         return response_id in self._done
 
     def response_text(self, response_id: str) -> str:
@@ -129,6 +134,7 @@ class EventCollector:
         return None
 
     def last_received_at(self, event_type: str) -> float | None:
+        """When the last event of this type came."""
         for event, received_at_s in zip(reversed(self.events), reversed(self.event_received_at_s), strict=True):
             if event.get("type") == event_type:
                 return received_at_s

@@ -39,14 +39,18 @@ class DuplexEvent:
     """
 
     raw: JsonDict
+    """The wire dictionary, unchanged."""
     received_at_s: float | None = attrs.field(default=None, kw_only=True)
+    """`time.monotonic()` at which the reader had it."""
 
     @property
     def type(self) -> str:
+        """The wire type; empty when there is none."""
         return _str(self.raw.get("type")) or ""
 
     @property
     def event_id(self) -> str | None:
+        """The server's id of this event."""
         return _str(self.raw.get("event_id"))
 
     @property
@@ -66,10 +70,12 @@ class DuplexEvent:
 
     @property
     def server_event_seq(self) -> int | None:
+        """The event's number in the session; None for the few that have none."""
         return _int(self.raw.get("server_event_seq"))
 
     @property
     def sample_rate_hz(self) -> int | None:
+        """Rate of the event's audio, when it says."""
         return _int(self.raw.get("sample_rate_hz"))
 
     @property
@@ -88,10 +94,13 @@ class DuplexEvent:
 
 
 class SessionCreated(DuplexEvent):
+    """First event of a session."""
+
     __slots__ = ()
 
     @property
     def session(self) -> JsonDict:
+        """The session object; empty when there is none."""
         value = self.raw.get("session")
         return value if isinstance(value, dict) else {}
 
@@ -102,6 +111,7 @@ class SessionCreated(DuplexEvent):
 
     @property
     def incarnation(self) -> int:
+        """Which life of the session id this is, from 0."""
         value = _int(self.raw.get("incarnation"))
         if value is None:
             value = _int(self.session.get("incarnation"))
@@ -109,14 +119,19 @@ class SessionCreated(DuplexEvent):
 
 
 class SessionResumed(SessionCreated):
+    """A new connection carries the session again."""
+
     __slots__ = ()
 
 
 class SessionUpdated(DuplexEvent):
+    """The configuration as it is after an update."""
+
     __slots__ = ()
 
     @property
     def session(self) -> JsonDict:
+        """The session object; empty when there is none."""
         value = self.raw.get("session")
         return value if isinstance(value, dict) else {}
 
@@ -128,22 +143,30 @@ class SessionClosed(DuplexEvent):
 
     @property
     def reason(self) -> str | None:
+        """Why it ended."""
         return _str(self.raw.get("reason")) or _str(_member(self.raw.get("event"), "reason"))
 
 
 class SessionExpired(DuplexEvent):
+    """Last event of a session that nobody kept alive."""
+
     __slots__ = ()
 
     @property
     def reason(self) -> str | None:
+        """Which time ran out."""
         return _str(self.raw.get("reason"))
 
 
 class ResponseCreated(DuplexEvent):
+    """An answer begins."""
+
     __slots__ = ()
 
 
 class ResponseDone(DuplexEvent):
+    """The one terminal event of an answer."""
+
     __slots__ = ()
 
     @property
@@ -170,7 +193,7 @@ class AudioDelta(DuplexEvent):
                     break
         return self._decoded
 
-    def keep_decoded(self, audio: bytes) -> None:
+    def _keep_decoded(self, audio: bytes) -> None:
         """Give the audio along with the event: a link inside the process has it already."""
         self._decoded = audio
         self._tried = True
@@ -192,18 +215,26 @@ class AudioDelta(DuplexEvent):
 
 
 class TranscriptDelta(DuplexEvent):
+    """Words of the answer's speech."""
+
     __slots__ = ()
 
 
 class TextDelta(DuplexEvent):
+    """Words of a text answer."""
+
     __slots__ = ()
 
 
 class ListenDecision(DuplexEvent):
+    """The model chose to go on listening."""
+
     __slots__ = ()
 
 
 class SpeakDecision(DuplexEvent):
+    """The model chose to speak."""
+
     __slots__ = ()
 
 
@@ -214,16 +245,19 @@ class ErrorEvent(DuplexEvent):
 
     @property
     def code(self) -> str | None:
+        """The wire code."""
         return _str(_member(self.raw.get("error"), "code")) or _str(self.raw.get("code"))
 
     @property
     def message(self) -> str:
+        """The server's words; never empty."""
         error = self.raw.get("error")
         found = _str(error) or _str(_member(error, "message")) or _str(self.raw.get("message"))
         return found or self.code or "the server reported an error without a message"
 
     @property
     def param(self) -> str | None:
+        """The field that is wrong, when the server names one."""
         return _str(_member(self.raw.get("error"), "param")) or _str(self.raw.get("param"))
 
     @property
@@ -232,6 +266,7 @@ class ErrorEvent(DuplexEvent):
         return _str(_member(self.raw.get("error"), "event_id"))
 
     def to_exception(self) -> DuplexProtocolError:
+        """What the client raises for this event."""
         return DuplexProtocolError(self.message, code=self.code, event_id=self.related_event_id, raw=self.raw)
 
 

@@ -171,7 +171,7 @@ def event_of(frame: JsonDict, *, received_at_s: float | None = None) -> DuplexEv
     if isinstance(event, AudioDelta):
         audio = frame.get("delta")
         if isinstance(audio, bytes):
-            event.keep_decoded(audio)
+            event._keep_decoded(audio)
     return event
 
 

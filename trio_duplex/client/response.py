@@ -79,12 +79,20 @@ class ResponseHandle:
     Audio is kept in a ring of 1024 chunks: who does not read loses the oldest, and nothing else suffers.
     """
 
+    response_id: str | None
+    """The server's id; None for a listen decision without one."""
+    decision: str | None
+    """None until known, then "speak" or "listen"."""
+    created_event: ResponseCreated | None
+    """The `response.created` that began it, if it was seen."""
+    done_event: ResponseDone | None
+    """The terminal event; None before it, and when the session ended first."""
+
     def __init__(self, response_id: str | None, audio_format: AudioFormat) -> None:
         self.response_id = response_id
-        self.decision: str | None = None
-        """None until known, then "speak" or "listen"."""
-        self.created_event: ResponseCreated | None = None
-        self.done_event: ResponseDone | None = None
+        self.decision = None
+        self.created_event = None
+        self.done_event = None
         self._format = audio_format
         self._transcript: list[str] = []
         self._text: list[str] = []

@@ -63,6 +63,7 @@ class WebSocketTransport(abc.ABC):
 
 
 ConnectFactory = Callable[[str], Awaitable[WebSocketTransport]]
+"""An async function from URL to a connected transport, for `DuplexClient(connect=...)`."""
 
 TRANSPORT_FAILURES = (
     DuplexConnectionError,
@@ -84,9 +85,13 @@ class WebSocketConnector:
     """
 
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=lambda headers: repr(sorted(headers)))  # no secrets
+    """Sent with the upgrade request."""
     ssl_context: ssl.SSLContext | None = None
+    """Replaces the default context of `wss://`."""
     close_timeout_s: float = CLOSE_TIMEOUT_S
+    """Bound of the closing handshake."""
     peer_timeout_s: float = PEER_TIMEOUT_S
+    """Silence of the network after which the connection counts as lost."""
 
     def prepare(self, url: str) -> TrioWebSocketTransport:
         """A transport that is not connected yet; ValueError for a URL that is not ws:// or wss://."""

@@ -12,6 +12,7 @@ PCM16_SAMPLE_RATE = 16_000
 """Default input rate in Hz."""
 
 PCM16_BYTES_PER_SAMPLE = 2
+"""Bytes of one mono PCM16 sample."""
 
 DUPLEX_UNIT_MS = 1_000
 """Length of one unit of a model that decides once a second (MiniCPM-o 4.5), in ms."""
@@ -32,7 +33,9 @@ class AudioFormat:
     """Encoding and rate of one direction of mono audio."""
 
     encoding: str
+    """`pcm16` or `pcm_f32le`."""
     sample_rate_hz: int
+    """Samples per second."""
 
     @property
     def bytes_per_sample(self) -> int:
@@ -57,20 +60,33 @@ class SessionConfig:
     """What a session is opened with, free of any model. Change fields with `replace` (or `attrs.evolve`)."""
 
     modalities: Sequence[str] = ("audio", "text")
+    """What answers consist of."""
     input_audio: AudioFormat = AudioFormat("pcm16", PCM16_SAMPLE_RATE)
+    """What `append_audio` and `stream_pcm` are given."""
     output_audio: AudioFormat = AudioFormat("pcm16", 24_000)
+    """What answers sound in."""
     instructions: str | None = None
+    """System prompt, role or persona."""
     ref_audio: str | None = None
     """Data URL of the assistant's voice clip."""
     voice: str | None = None
+    """A voice by name, where the model has several."""
     auto_response: bool = True
+    """Whether a commit lets the model answer; travels in `extra_body`."""
     temperature: float | None = None
+    """Sampling temperature."""
     overlap_policy: str | None = None
+    """What speech during an answer does: `listen_only`, `barge_in_on_speech`, …"""
     playback_commit_policy: str | None = None
+    """When answers enter the history: `ack_only`, …"""
     turn_detection: Mapping[str, Any] | None = None
+    """Server VAD settings; null leaves turns to the model or to commits, and is sent."""
     idle_timeout_s: float | None = None
+    """Seconds without a client message after which the session ends."""
     max_output_tokens: int | None = None
+    """Most tokens of one answer."""
     extra_body: Mapping[str, Any] = attrs.field(factory=dict)
+    """The model's own knobs."""
 
     def replace(self, **changes: Any) -> SessionConfig:
         """A copy with the named fields changed; an unknown name raises TypeError."""
@@ -119,8 +135,11 @@ class ReconnectPolicy:
     """
 
     max_attempts: int = 5
+    """Attempts after which the session counts as lost."""
     backoff_s: tuple[float, float] = (0.25, 4.0)
+    """Shortest and longest wait before an attempt, in seconds."""
     uniform: Callable[[float, float], float] = attrs.field(default=random.uniform, kw_only=True, eq=False, repr=False)
+    """Draws the jitter."""
 
     def delay(self, attempt: int) -> float:
         """Seconds to wait before `attempt`: uniform between low and min(high, low * 2**attempt).

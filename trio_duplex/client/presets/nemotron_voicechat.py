@@ -20,7 +20,9 @@ def create_duplex_session_config(
     extra_body: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> SessionConfig:
-    """`tools` (at most five, fixed for the session) travel as `extra_body.realtime_tools`.
+    """Tools and spoken answers.
+
+    `tools` (at most five, fixed for the session) travel as `extra_body.realtime_tools`.
 
     `extra_body` and other overrides work as in the other presets.
     """

@@ -12,7 +12,9 @@ from ._fields import configured
 def create_duplex_session_config(
     voice: str = "NATF2.pt", persona: str = "", *, extra_body: Mapping[str, Any] | None = None, **overrides: Any
 ) -> SessionConfig:
-    """`voice` is one of the model's bundled voice prompts, `persona` the role text (sent as `instructions`).
+    """A persona with a voice.
+
+    `voice` is one of the model's bundled voice prompts, `persona` the role text (sent as `instructions`).
 
     `extra_body` and other overrides work as in the other presets.
     """
