@@ -19,7 +19,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    write_checkpoint(options.folder, TINY, seed=options.seed, text_model=tiny_text_model(TINY.lm.text_vocab))
+    write_checkpoint(
+        options.folder,
+        TINY,
+        seed=options.seed,
+        text_model=tiny_text_model(TINY.lm.text_vocab),
+        voices=("NATF0", "NATF2", "VARM0"),
+    )
     total = sum(path.stat().st_size for path in options.folder.iterdir())
     print(f"{options.folder}: {total / 2**20:.1f} MiB")
 

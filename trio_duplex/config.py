@@ -10,7 +10,7 @@ import cattrs
 import cattrs.errors
 from cattrs.gen import make_dict_structure_fn
 
-from trio_duplex.session.settings import SessionSettings
+from trio_duplex.session.settings import SessionLimit, SessionSettings
 
 
 class DeployError(Exception):
@@ -65,6 +65,11 @@ def _converter() -> cattrs.Converter:
             raise ValueError(f"expected a whole number, got {value!r}")
         return value
 
+    def limit(value: Any, _: Any) -> SessionLimit:
+        if value != "auto" and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ValueError(f"expected a whole number or auto, got {value!r}")
+        return value  # type: ignore[no-any-return]  # one of the two
+
     def text(value: Any, _: Any) -> str:
         if not isinstance(value, str):
             raise ValueError(f"expected text, got {value!r}")
@@ -77,6 +82,7 @@ def _converter() -> cattrs.Converter:
 
     for kind, hook in ((float, number), (int, whole), (str, text), (bool, flag)):
         converter.register_structure_hook(kind, hook)
+    converter.register_structure_hook_func(lambda kind: kind == SessionLimit, limit)
     converter.register_structure_hook(Path, lambda value, _: Path(text(value, str)))
     return converter
 

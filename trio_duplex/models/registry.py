@@ -5,19 +5,29 @@ from __future__ import annotations
 from trio_duplex.config import DeployError, Deployment, structure
 from trio_duplex.models.plugin import ModelPlugin
 
-KNOWN = ("demo", "chat")
+KNOWN = ("demo", "chat", "personaplex")
 
 
 def build_plugin(deployment: Deployment) -> ModelPlugin:
     """The plugin for a deployment; loads nothing heavy yet. Raises :class:`DeployError`."""
+    limit = deployment.duplex_session.max_sessions
+    if deployment.model == "personaplex":
+        from trio_duplex.models.personaplex import PersonaPlexOptions, PersonaPlexPlugin
+
+        persona: PersonaPlexOptions = structure(
+            deployment.options, PersonaPlexOptions, where="options of the personaplex model"
+        )
+        return PersonaPlexPlugin(persona, max_sessions=None if limit == "auto" else limit)
+    if limit == "auto":
+        raise DeployError(f"duplex_session.max_sessions: {deployment.model!r} does not measure itself, give a number")
     if deployment.model == "demo":
         from trio_duplex.models.demo import DemoOptions, DemoPlugin
 
         options: DemoOptions = structure(deployment.options, DemoOptions, where="options of the demo model")
-        return DemoPlugin(options, max_sessions=deployment.duplex_session.max_sessions)
+        return DemoPlugin(options, max_sessions=limit)
     if deployment.model == "chat":
         from trio_duplex.models.chat import ChatOptions, ChatPlugin
 
         chat: ChatOptions = structure(deployment.options, ChatOptions, where="options of the chat model")
-        return ChatPlugin(chat, max_sessions=deployment.duplex_session.max_sessions)
+        return ChatPlugin(chat, max_sessions=limit)
     raise DeployError(f"unknown model {deployment.model!r}; known models: {', '.join(KNOWN)}")
