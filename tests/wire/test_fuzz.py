@@ -254,11 +254,11 @@ async def converse(model: str, auto: bool, steps: list[tuple[str, Any]]) -> None
                 await wire.send_raw(value)
             elif what == "wait":
                 await trio.sleep(value)
-            elif what == "hear":
+            elif what == "hear" and not rig.plugin.sessions[-1].closed:
                 rig.plugin.sessions[-1].hear(value)
             elif what == "transcribe":
                 transcribe(rig, wire)
-            else:
+            elif what == "resume":
                 wire = await resume(rig, nursery, wire, token)
                 if wire.of("session.resumed"):
                     token = wire.of("session.resumed")[0]["resume_token"]
@@ -292,7 +292,7 @@ def _code(error: Json) -> Any:
 def transcribe(rig: Rig, wire: Wire) -> None:
     """The model understood the last committed turn late."""
     committed = wire.of("input_audio_buffer.committed")
-    if committed:
+    if committed and not rig.plugin.sessions[-1].closed:
         turn = rig.plugin.sessions[-1]._turn()
         turn.item_id, turn.transcript = committed[-1]["item_id"], "late words"
         rig.plugin.sessions[-1].hear(TurnTranscribed(turn=turn))

@@ -12,7 +12,7 @@ from duplex_protocol.values import Json
 from trio_duplex.testing.checks_playback import heard_chars
 from trio_duplex.testing.history import Violation
 from trio_duplex.testing.scripted_model import ScriptedSession
-from trio_duplex.testing.wire_log import WireLog, kind, member
+from trio_duplex.testing.wire_log import OUTPUT_DELTAS, Answer, WireLog, kind, member
 
 __all__ = ["check_model_side", "check_replies", "check_sockets"]
 
@@ -48,10 +48,11 @@ def _history(model: ScriptedSession, log: WireLog) -> Iterator[Violation]:
     said |= {str(member(e, "event", "transcript")) for _, e in log.of("input_audio_buffer.committed")} | {""}
     for request in model.requests:
         answer = log.answer(request.response_id)
-        until = answer.begin if answer is not None else len(log.events)
+        until = _asked_by(log, answer) if answer is not None else len(log.events)
         for entry in request.history:
             old = log.answer(entry.item_id.removeprefix("item_"))
-            if entry.role == "user" and entry.item_id in _committed(log) and entry.text not in said:
+            spoken = entry.text.removeprefix(_typed(log, entry.item_id)).strip()
+            if entry.role == "user" and entry.item_id in _committed(log) and spoken not in said:
                 yield Violation(name, (until,), f"the model was told that the user said {entry.text!r}")
             if old is None or old.end is None or old.end > until:
                 continue
@@ -63,6 +64,20 @@ def _history(model: ScriptedSession, log: WireLog) -> Iterator[Violation]:
             if cut and len(entry.text) > (limit := _heard(log, old.id, until)):
                 text = f"history holds {len(entry.text)} characters of {old.id}, {limit} were heard"
                 yield Violation(name, (old.end, until), text)
+
+
+def _asked_by(log: WireLog, answer: Answer) -> int:
+    """Where in the log the model had surely been asked: its first words, else the answer's end."""
+    return next((i for i in answer.own if kind(log.events[i]) in OUTPUT_DELTAS), answer.end or len(log.events))
+
+
+def _typed(log: WireLog, item_id: str) -> str:
+    """The text that a client typed into an item of a turn-based lane, empty for none."""
+    for _, event in log.of("conversation.item.added"):
+        if member(event, "item", "id") == item_id:
+            parts = member(event, "item", "content") or []
+            return " ".join(p["text"] for p in parts if p.get("type") == "input_text" and p.get("text"))
+    return ""
 
 
 def _committed(log: WireLog) -> set[str]:
