@@ -106,6 +106,7 @@ class SessionBase:
         self.feed: UnitFeed | None = None
         self.clock_ms = 0.0
         self.heard_ms = 0
+        self.committed_ms = 0
         self.overlap_ms = 0.0
         self.audio_appended = False
         self.bound: trio.CancelScope | None = None

@@ -105,6 +105,7 @@ def take_turn(session: Session, end_hint_ms: float | None) -> Turn:
         if session.detector is not None:
             session.detector.reset()
         turn = session.model.end_turn()
+        session.committed_ms = max(session.committed_ms, turn.audio_end_ms)
         if session.judges_speech:
             turn.speech = turn.speech and buffer.speech_ms > 0
             turn.audio_start_ms, turn.audio_end_ms = start_ms, int(session.clock_ms)

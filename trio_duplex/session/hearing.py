@@ -53,8 +53,11 @@ async def speech_started(session: Session, result: model.SpeechStarted) -> None:
     """An onset of a model that detects speech: announce it, then – when something is being said – interrupt it.
 
     A model that answers by itself also decides by itself when to be quiet; one that answers on request is
-    interrupted where the client chose so (policy or server VAD), else its user is listened to (contract 11).
+    interrupted where the client chose so (policy or server VAD), else its user is listened to (contract 11). An
+    onset inside what a commit has ended meanwhile comes too late: it belongs to the turn that is being answered.
     """
+    if result.audio_start_ms < session.committed_ms:
+        return
     session.heard_ms = max(session.heard_ms, result.audio_start_ms)
     open_speech(session, result.audio_start_ms)
     detection = session.config.turn_detection
