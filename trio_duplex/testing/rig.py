@@ -182,8 +182,8 @@ class Rig:
             problems += check_sockets(
                 [(s.sent, s.received) for s in self.network.sockets if _belongs(s.received, session)]
             )
-            complete = session.ended.is_set() and not session.journal.overflowed
-            problems += check_history(merged.log, complete=complete and session.strict)
+            complete = session.ended.is_set() and session.strict and _whole(session, merged.log)
+            problems += check_history(merged.log, complete=complete)
             if undisturbed:
                 problems += check_replies(sent, merged.log)
             if session.strict and session.id in by_id:
@@ -207,6 +207,12 @@ class Rig:
         if isinstance(plugin, CountsLeaks):
             facts |= {name.replace(" ", "_"): (n, f"{name} are still held") for name, n in plugin.leaks().items()}
         return [Violation(f"conserved_{name}", (), f"{n} {text}") for name, (n, text) in facts.items() if n]
+
+
+def _whole(session: Session, log: Sequence[Json]) -> bool:
+    """Whether a log reaches to the session's end: nothing of it was forgotten by age or by overflow."""
+    last = log[-1]["server_event_seq"] if log else 0
+    return bool(last == session.journal.head and not session.journal.statistics().pending)
 
 
 def _belongs(received: Sequence[Json], session: Session) -> bool:
