@@ -226,7 +226,7 @@ class Hub:
             raise RemoteProtocolError("session_closed", "the server is shutting down")
         if self.model_dead:
             raise RemoteProtocolError("runtime_open_failed", "the model has died")
-        if self._occupied < self.settings.max_sessions:
+        if self._occupied < self.settings.session_limit:
             return
         for session in list(self._sessions.values()):
             if not session.strict and session.attachment is None and session.state == "open":
@@ -234,12 +234,12 @@ class Hub:
                 with trio.move_on_after(DISPLACE_TIMEOUT_S):
                     await session.ended.wait()
                 break
-        if self._occupied < self.settings.max_sessions:
+        if self._occupied < self.settings.session_limit:
             return
         self.refused += 1
         raise RemoteProtocolError(
             "duplex_session_busy",
-            f"duplex session capacity reached (max_sessions={self.settings.max_sessions})",
+            f"duplex session capacity reached (max_sessions={self.settings.session_limit})",
         )
 
     def resume(self, request: ResumeRequest) -> tuple[Session, Attachment]:
@@ -315,7 +315,7 @@ class Hub:
             ready=self.ready.is_set(),
             sessions=self._occupied,
             attached=sum(s.attachment is not None for s in self._sessions.values()),
-            max_sessions=self.settings.max_sessions,
+            max_sessions=self.settings.session_limit,
             opened=self.opened,
             refused=self.refused,
         )

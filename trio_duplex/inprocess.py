@@ -51,7 +51,7 @@ def open_hub(deploy: Deployment | Path | str, *, plugin: ModelPlugin | None = No
     """
     deployment = deploy if isinstance(deploy, Deployment) else load_deployment(Path(deploy))
     settings = deployment.duplex_session
-    return EmbeddedHub(Hub(plugin or build_plugin(deployment), settings, scorer=VadService(settings.max_sessions)))
+    return EmbeddedHub(Hub(plugin or build_plugin(deployment), settings, scorer=VadService(settings.session_limit)))
 
 
 class InlineDialect(RealtimeDialect):

@@ -33,7 +33,7 @@ def endpoint(hub: Hub, handshake: Callable[[SocketLike, Hub], Handshake]) -> Cal
 def build_hub(deployment: Deployment, plugin: ModelPlugin | None = None) -> Hub:
     """The hub of a deployment; nothing is loaded before it runs. Raises :class:`trio_duplex.config.DeployError`."""
     settings = deployment.duplex_session
-    return Hub(plugin or build_plugin(deployment), settings, scorer=VadService(settings.max_sessions))
+    return Hub(plugin or build_plugin(deployment), settings, scorer=VadService(settings.session_limit))
 
 
 def build_app(hub: Hub, gate: Gate | None = None) -> DuplexApp:
