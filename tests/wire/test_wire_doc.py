@@ -1,3 +1,4 @@
+# ruff: noqa: N802 - tests of a case carry its id
 """The wire reference says what the code does: fresh, complete, its examples and its tests exist (case U6)."""
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def test_the_reference_is_fresh() -> None:
     assert WIRE.read_text() == markdown() + "\n", "run: python -m duplex_protocol.catalogue > docs/wire.md"
 
 
-def test_every_event_has_a_block_with_its_example_and_its_test() -> None:
+def test_U6_every_example_of_the_reference_is_executed_by_its_test() -> None:
     blocks = dict(BLOCK.findall(WIRE.read_text()))
     assert list(blocks) == [*CLIENT_EVENTS, *SERVER_EVENTS]
     assert len(blocks) == 63
