@@ -51,14 +51,15 @@ class Bench:
         stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S")
         files = claim(self.out or Path("bench_out") / f"bench-{stamp}")
         Target(self.url or "ws://localhost", self.model).session_url()
+        # Loaded now: a missing package should not be noticed after the last run.
+        from trio_duplex.benchmark.picture import draw
+
         facts = machine_facts(self.hardware)
         print_facts(console, facts)
         runs = trio.run(self._run, console)
         for scenario in self.scenarios:
             print_runs(console, scenario, [run for run in runs if run.load.scenario == scenario])
         write_json(files[".json"], as_json(facts, self._settings(), runs))
-        from trio_duplex.benchmark.picture import draw
-
         draw(files[".png"], f"{self.hardware}: {facts['cpu']}, {facts['cores']} cores", runs)
         for file in files.values():
             console.print(f"wrote {file}", highlight=False, markup=False)

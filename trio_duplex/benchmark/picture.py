@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
 from trio_duplex.benchmark.load import Run
 from trio_duplex.benchmark.measures import MEASURES
 from trio_duplex.benchmark.numbers import spread
@@ -18,9 +21,6 @@ COLUMNS: Final = 3
 
 def draw(file: Path, title: str, runs: list[Run]) -> None:
     """Dots are samples, the bars p50 and p99.  ``file`` must not exist."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     samples = [run.samples() for run in runs]
     names = [name for name in MEASURES if any(found[name] for found in samples)] or ["decision"]
     rows = -(-len(names) // COLUMNS)
