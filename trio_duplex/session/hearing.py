@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+ONSET_SLACK_MS = 64
+"""A detector works in frames, so speech that goes on across a commit may seem to begin a frame or two before it. An
+onset that was inside the committed turn began earlier: it takes three frames to be believed."""
+
 
 async def heard(session: Session, result: model.ModelResult) -> None:
     """Apply one model result."""
@@ -56,7 +60,7 @@ async def speech_started(session: Session, result: model.SpeechStarted) -> None:
     interrupted where the client chose so (policy or server VAD), else its user is listened to (contract 11). An
     onset inside what a commit has ended meanwhile comes too late: it belongs to the turn that is being answered.
     """
-    if result.audio_start_ms < session.committed_ms:
+    if result.audio_start_ms < session.committed_ms - ONSET_SLACK_MS:
         return
     session.heard_ms = max(session.heard_ms, result.audio_start_ms)
     open_speech(session, result.audio_start_ms)
