@@ -36,7 +36,7 @@ STOP_WITHIN_S: Final = 15.0
 EXTRA_PACKAGES: Final = frozenset(
     {
         "hypercorn", "h11", "wsproto", "yaml", "structlog", "torch", "safetensors", "onnxruntime", "matplotlib",
-        "outcome",
+        "outcome", "httpx", "sentencepiece", "onnx",
     }
 )  # fmt: skip
 """What the base installation lacks; all of it comes with the extra ``demo``."""

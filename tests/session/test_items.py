@@ -282,6 +282,37 @@ async def test_response_create_after_a_tool_result_is_never_an_error(autojump_cl
         assert (await talk.error())["code"] == "response_already_active"
 
 
+class WaitsToBeAsked:
+    """A model that does nothing with a tool's result by itself."""
+
+    def __init__(self, model: object) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> object:
+        if name == "take_tool_output":
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+
+async def test_a_tool_result_during_another_answer_is_answered_after_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A model that does not go on by itself: the response.create is no error, and it is not forgotten either."""
+    options = ScriptedOptions(script=lambda r: [Piece(f"after {len(r.history)} "), Piece("b", 500)])
+    async with talking(options, config=AUTO) as talk:
+        talk.session.model = WaitsToBeAsked(talk.model)  # type: ignore[assignment]
+        talk.model.hear(*calls("call_1"))
+        await talk.reader.until("response.done")
+        talk.ask()
+        await talk.reader.until("response.output_audio.delta")
+        create(talk, output())
+        talk.send("response.create")
+        await talk.reader.until("response.done", 3)
+        assert not talk.reader.of("error")
+        assert [e.role for e in talk.model.requests[1].history] == ["user", "assistant", "tool"]
+        check_log(talk.events)
+
+
 @pytest.mark.parametrize(
     ("item", "param"),
     [

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+import attrs
 import structlog
 
 from duplex_protocol import commands as cmd
 from duplex_protocol import events as ev
 from duplex_protocol.errors import RemoteProtocolError
+from trio_duplex.models.plugin import TakesToolOutputs
 from trio_duplex.session.endings import still_playing
 from trio_duplex.session.epochs import advance_epoch
 from trio_duplex.session.response_options import parse_options
 from trio_duplex.session.speaking import announce, start_generation
-from trio_duplex.session.work import Work
+from trio_duplex.session.work import Work, merged
 
 if TYPE_CHECKING:
     from trio_duplex.session.core import Session
@@ -31,8 +33,12 @@ async def create_response(session: Session, command: cmd.CreateResponse) -> None
     generation = session.generation
     if generation is not None:
         if session.tool_answer_unasked:
-            # The model went on by itself when its tool answered; stock clients ask for that answer all the same.
             session.tool_answer_unasked = False
+            if not isinstance(session.model, TakesToolOutputs):
+                # The result came while another answer runs: the answer to it waits for that one's end.
+                work, session.unanswered = session.unanswered or Work(), None
+                session.deferred = merged(session.deferred, attrs.evolve(work, wanted=True, precreate=True))
+            # Else the model went on by itself when its tool answered; stock clients ask for that all the same.
             return
         if generation.response is None and session.strict and not out_of_band and not turn_based:
             # The model is already working on an answer; it is the one that was asked for.
