@@ -14,7 +14,7 @@ import secrets
 import signal
 import subprocess
 import sys
-import urllib.request
+import threading
 import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +41,7 @@ RECORDINGS: Final = {
 STEPS: Final = ("connect", "answer", "interruption", "function", "end")
 CLIENT_LIMIT_S: Final = 240
 START_LIMIT_S: Final = 180
+STOP_LIMIT_S: Final = 20
 
 
 @attrs.frozen
@@ -108,17 +109,24 @@ def server(key: str, log: Path) -> Iterator[str]:
     environment = {**os.environ, "TRIO_DUPLEX_API_KEYS": key}
     with log.open("wb") as errors:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True)
+        too_slow = threading.Timer(START_LIMIT_S, process.kill)
         try:
             assert process.stdout is not None
+            too_slow.start()
             ready = re.search(r"ws://[^/\s]+", process.stdout.readline())
+            too_slow.cancel()
             if ready is None:
                 raise NoEnvironment(f"the server did not start, see {log}")
             yield ready.group()
             process.send_signal(signal.SIGTERM)
-            status = process.wait(timeout=20)
+            try:
+                status: int | str = process.wait(timeout=STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                status = f"nothing within {STOP_LIMIT_S} s"
             if status != 0:
-                raise NoEnvironment(f"the server ended with status {status}, see {log}")
+                raise NoEnvironment(f"the server answered SIGTERM with {status}, see {log}")
         finally:
+            too_slow.cancel()
             process.kill()
             process.wait()
 
@@ -175,12 +183,6 @@ def _report(log: Path) -> dict[str, Any]:
     return {"steps": {"connect": {"status": "fail", "detail": f"no report, see {log}"}}}
 
 
-def sessions(url: str) -> int:
-    """How many sessions the server holds, attached or waiting to be resumed."""
-    with urllib.request.urlopen(url.replace("ws", "http", 1) + "/health", timeout=5) as page:
-        return int(json.load(page)["sessions"])
-
-
 def show(results: list[Result]) -> None:
     """The table, and below it the details of every step."""
     console = Console(width=150, highlight=False)
@@ -223,6 +225,7 @@ def main(names: list[str]) -> int:
             print("the server logged the API key", file=sys.stderr)
             return 1
     except NoEnvironment as error:
+        show(results)
         print(error, file=sys.stderr)
         return 1
     show(results)

@@ -7,6 +7,7 @@ them. The plugin greets by ``response.create`` first, which only works when its 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
@@ -77,10 +78,8 @@ class Loudspeaker(io.AudioOutput):
 
     async def _play_out(self) -> None:
         rest_s = self._began_s + self._given_s - time.monotonic()
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._cut.wait(), max(0.0, rest_s))
-        except TimeoutError:
-            pass
         played_s = min(self._given_s, time.monotonic() - self._began_s)
         interrupted = self._cut.is_set()
         self._given_s, self._playing = 0.0, None

@@ -1,7 +1,7 @@
 """The official ``openai`` Python SDK, asynchronous: raw events, so this script does what an application would.
 
-It also reads every event with the SDK's own types, strictly (the SDK itself does not), and comes back to its session by
-URL after its socket was torn.
+It also reads every event with the SDK's own types, strictly (the SDK itself does not), and lets the SDK reconnect to
+the same session, by URL, after its socket was torn in the middle of an answer.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import defaultdict
-from contextlib import AsyncExitStack
 from typing import Any, get_args
 
 import rehearsal as r
 from openai import AsyncOpenAI
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from openai.types.realtime import RealtimeServerEvent
+from openai.types.websocket_reconnection import ReconnectingEvent, ReconnectingOverrides
 from pydantic import BaseModel, ValidationError
-from websockets.exceptions import ConnectionClosedError
+from websockets.exceptions import InvalidStatus
 
 TYPES: dict[str, list[type[BaseModel]]] = defaultdict(list)
 for _model in get_args(get_args(RealtimeServerEvent)[0]):
@@ -36,16 +36,25 @@ class Conversation(r.Ledger):
         self.events: list[Any] = []
         self.audio: dict[str, bytearray] = defaultdict(bytearray)
         self.last_seq = 0
-        self.torn = False
+        self.session: dict[str, Any] = {}
+        self.reconnects = 0
 
     async def read(self, connection: AsyncRealtimeConnection) -> None:
-        """Take events until the connection ends; an end without a Close frame only after it was ``torn``."""
-        try:
-            async for event in connection:
-                self.take(event)
-        except ConnectionClosedError:
-            if not self.torn:
-                raise
+        """Take events until the connection is closed."""
+        async for event in connection:
+            self.take(event)
+
+    def resume(self, _: ReconnectingEvent) -> ReconnectingOverrides:
+        """The query with which the SDK shall reconnect: back to this session, from the first event that was missed."""
+        self.reconnects += 1
+        return {
+            "extra_query": {
+                "session_id": self.session["id"],
+                "resume_token": self.session["resume_token"],
+                "incarnation": self.session["incarnation"],
+                "last_received_server_event_seq": self.last_seq,
+            }
+        }
 
     def take(self, event: Any) -> None:
         raw = event.to_dict()
@@ -61,8 +70,14 @@ class Conversation(r.Ledger):
             self.audio[raw["response_id"]] += base64.b64decode(raw["delta"])
             if self.done(raw["response_id"]):
                 self.complaints.append("a delta after its response was done")
+        if kind == "session.created":
+            self.session = raw["session"]
+        seq = raw.get("server_event_seq")
+        if seq is not None:
+            if seq != self.last_seq + 1:
+                self.complaints.append(f"event {seq} came after event {self.last_seq}")
+            self.last_seq = seq
         self.events.append(raw)
-        self.last_seq = raw.get("server_event_seq", self.last_seq)
         self.changed()
 
     def all(self, kind: str) -> list[Any]:
@@ -104,52 +119,54 @@ async def heard(talk: Conversation, response_id: str, at_least_s: float) -> None
 async def scene(report: r.Report) -> None:
     client = AsyncOpenAI(api_key=r.KEY, base_url=r.SERVER.replace("ws", "http", 1) + "/v1")
     talk = Conversation()
-    async with client, AsyncExitStack() as stack:
-        connection = await stack.enter_async_context(client.realtime.connect(model="gpt-realtime"))
-        async with asyncio.TaskGroup() as group:
-            reader = group.create_task(talk.read(connection))
-            await talk.until("session.created", lambda: talk.last("session.created"))
-            await connection.session.update(
-                session={
-                    "type": "realtime",
-                    "instructions": "You are a robot.",
-                    "audio": {
-                        "input": {
-                            "format": {"type": "audio/pcm", "rate": 24000},
-                            "transcription": {"model": "gpt-4o-mini-transcribe"},
-                            "turn_detection": {"type": "semantic_vad"},
-                        },
-                        "output": {"voice": "marin"},
+    connecting = client.realtime.connect(model="gpt-realtime", on_reconnecting=talk.resume)
+    async with client, connecting as connection, asyncio.TaskGroup() as group:
+        reader = group.create_task(talk.read(connection))
+        await talk.until("session.created", lambda: talk.last("session.created"))
+        await connection.session.update(
+            session={
+                "type": "realtime",
+                "instructions": "You are a robot.",
+                "audio": {
+                    "input": {
+                        "format": {"type": "audio/pcm", "rate": 24000},
+                        "transcription": {"model": "gpt-4o-mini-transcribe"},
+                        "turn_detection": {"type": "semantic_vad"},
                     },
-                    "tools": [
-                        {
-                            "type": "function",
-                            "name": r.TOOL,
-                            "description": r.TOOL_DESCRIPTION,
-                            "parameters": r.TOOL_PARAMETERS,
-                        }
-                    ],
-                }
-            )
-            await talk.until("session.updated", lambda: talk.last("session.updated"))
-            detection = talk.last("session.updated")["session"]["audio"]["input"]["turn_detection"]
-            r.check(detection["type"] == "semantic_vad", f"turn detection came back as {detection}")
-            report.passed("connect", f"semantic_vad, session {talk.last('session.created')['session']['id'][:9]}…")
+                    "output": {"voice": "marin"},
+                },
+                "tools": [
+                    {
+                        "type": "function",
+                        "name": r.TOOL,
+                        "description": r.TOOL_DESCRIPTION,
+                        "parameters": r.TOOL_PARAMETERS,
+                    }
+                ],
+            }
+        )
+        await talk.until("session.updated", lambda: talk.last("session.updated"))
+        detection = talk.last("session.updated")["session"]["audio"]["input"]["turn_detection"]
+        r.check(detection["type"] == "semantic_vad", f"turn detection came back as {detection}")
+        report.passed("connect", f"semantic_vad, session {talk.last('session.created')['session']['id'][:9]}…")
 
-            async def append(chunk: bytes) -> None:
-                await connection.input_audio_buffer.append(audio=base64.b64encode(chunk).decode("ascii"))
+        async def append(chunk: bytes) -> None:
+            await connection.input_audio_buffer.append(audio=base64.b64encode(chunk).decode("ascii"))
 
-            microphone = r.Microphone(append)
-            speaking = group.create_task(microphone.run())
-            await answer(report, talk, microphone)
-            await interruption(report, talk, microphone, connection)
-            await function(report, talk, microphone, connection)
-            speaking.cancel()
-            talk.torn = True
-            connection._connection.transport.abort()
-            await reader
-            talk.torn = False
-        await resume(report, talk, client)
+        microphone = r.Microphone(append)
+        speaking = group.create_task(microphone.run())
+        await answer(report, talk, microphone)
+        await interruption(report, talk, microphone, connection)
+        await function(report, talk, microphone, connection)
+        await resume(talk, microphone, connection)
+        speaking.cancel()
+        await connection.close(code=1000, reason="bye")
+        await reader
+    unknown = {event["type"] for event in talk.events} - TYPES.keys() - EXTRA
+    r.check(not unknown, f"event types that the SDK does not know: {sorted(unknown)}")
+    await without_key()
+    kept = f"torn in an answer, resumed by URL without loss, closed; all {len(talk.events)} events fit the SDK's types"
+    report.passed("end", f"{kept}; a wrong key: 401")
 
 
 async def answer(report: r.Report, talk: Conversation, microphone: r.Microphone) -> None:
@@ -212,36 +229,32 @@ async def function(
     report.passed("function", f"{found['name']}({found['arguments']}), then {said!r}")
 
 
-async def resume(report: r.Report, talk: Conversation, client: AsyncOpenAI) -> None:
-    """Back to the same session by URL, then a last answer and a polite end."""
-    session = talk.last("session.created")["session"]
-    query = {
-        "session_id": session["id"],
-        "resume_token": session["resume_token"],
-        "incarnation": session["incarnation"],
-        "last_received_server_event_seq": talk.last_seq,
-    }
-    async with client.realtime.connect(model="gpt-realtime", extra_query=query) as connection:
-        reader = asyncio.create_task(talk.read(connection))
-        await talk.until("session.created again", lambda: len(talk.all("session.created")) == 2)
-        again = talk.last("session.created")["session"]
-        r.check(again["id"] == session["id"], "another session was opened")
-        r.check(again["resume_token"] != session["resume_token"], "the resume token was not renewed")
-        answers = len(talk.response_ids())
-        await connection.conversation.item.create(
-            item={"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What did I say?"}]}
-        )
-        await connection.response.create()
-        await talk.until("an answer after the resume", lambda: len(talk.response_ids()) > answers)
-        last = talk.response_ids()[-1]
-        await talk.until("its end", lambda: talk.done(last), within_s=r.TALK_S)
-        said = transcript(talk.done(last))
-        r.check(r.has_words(said, ("forward",)), f"the conversation was forgotten: {said!r}")
-        await connection.close(code=1000, reason="bye")
-        await reader
-    unknown = {event["type"] for event in talk.events} - TYPES.keys() - EXTRA
-    r.check(not unknown, f"event types that the SDK does not know: {sorted(unknown)}")
-    report.passed("end", f"torn, resumed by URL ({said!r}), closed; {len(talk.events)} events fit the SDK's types")
+async def resume(talk: Conversation, microphone: r.Microphone, connection: AsyncRealtimeConnection) -> None:
+    """The network fails in the middle of an answer; the SDK reconnects, and not one event is missing or twice."""
+    answers = len(talk.response_ids())
+    before = talk.session
+    await microphone.say("question")
+    await talk.until("another answer", lambda: len(talk.response_ids()) > answers)
+    last = talk.response_ids()[-1]
+    await heard(talk, last, 2.0)
+    connection._connection.transport.abort()
+    await talk.until("session.created again", lambda: talk.session is not before)
+    r.check(talk.session["id"] == before["id"], "another session was opened")
+    r.check(talk.session["resume_token"] != before["resume_token"], "the resume token was not renewed")
+    await talk.until("the end of the answer", lambda: talk.done(last), within_s=r.TALK_S)
+    r.check(talk.done(last)["status"] == "completed", f"the answer ended as {talk.done(last)['status']}")
+    r.check(talk.reconnects == 1, f"the SDK reconnected {talk.reconnects} times")
+
+
+async def without_key() -> None:
+    """A key that the server does not know is refused before the upgrade, with the reason."""
+    async with AsyncOpenAI(api_key=r.KEY + "x", base_url=r.SERVER.replace("ws", "http", 1) + "/v1") as client:
+        try:
+            async with asyncio.timeout(r.ANSWER_S), client.realtime.connect(model="gpt-realtime"):
+                raise r.StepFailed("a wrong key was let in")
+        except InvalidStatus as refused:
+            r.check(refused.response.status_code == 401, f"a wrong key gave {refused.response.status_code}")
+            r.check(b"invalid_api_key" in (refused.response.body or b""), "the refusal has no reason")
 
 
 if __name__ == "__main__":
