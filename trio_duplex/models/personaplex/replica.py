@@ -13,7 +13,7 @@ import trio
 
 from duplex_gpu.model_thread import ModelThread, Slot
 from duplex_gpu.personaplex.config import ModelConfigError, SamplingConfig
-from duplex_gpu.personaplex.loading import DeviceError, LoadOptions, Report, load_unit
+from duplex_gpu.personaplex.loading import DeviceError, LoadOptions, Report, find_device, load_unit
 from duplex_gpu.personaplex.prompts import Prompt, PromptError
 from duplex_gpu.personaplex.text import TextModelError
 from duplex_gpu.personaplex.unit import PersonaPlexUnit
@@ -157,7 +157,12 @@ class Replica:
                 await trio.to_thread.run_sync(thread.stop, STOP_S, abandon_on_cancel=True)
 
     def _load(self) -> PersonaPlexUnit:
-        """On the model thread."""
+        """On the model thread, whose own device this becomes."""
+        if self.device.startswith("cuda"):
+            import torch
+
+            find_device(self.device)  # one clear line when it is not there
+            torch.cuda.set_device(self.device)
         options = self._options
         sampling = SamplingConfig(
             options.text_temperature, options.text_top_k, options.audio_temperature, options.audio_top_k
