@@ -279,7 +279,7 @@ def draw(path: Path, runs: list[Run]) -> Path:
         if run.unit_late:
             values = np.sort(run.unit_late)
             beyond = 1 - np.arange(len(values)) / len(values)
-            axes.step(values, beyond, where="post", label=f"{run.sessions} sessions")
+            axes.step(values, beyond, where="post", label=f"{run.sessions} session{'s' * (run.sessions > 1)}")
     axes.axvline(TARGET_P99_MS, color="#c0392b", linestyle="--", linewidth=1)
     axes.axhline(0.01, color="#c0392b", linestyle="--", linewidth=1)
     axes.annotate("target: 1 % at most beyond 20 ms", (TARGET_P99_MS, 0.01), (4, 4), textcoords="offset points")
