@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo serve test test-full lint clean
+.PHONY: demo serve test test-full lint explore interop clean
 
 demo: $(VENV)/.demo
 	$(BIN)/trio-duplex demo --out demo_out
@@ -36,6 +36,10 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.demo
 	$(PIP) -e '.[dev]'
 	touch $@
+
+# Random cancellation of random scenarios, as long as asked: make explore MINUTES=30
+explore: $(VENV)/.dev
+	$(BIN)/python -m trio_duplex.testing.explore --minutes $(or $(MINUTES),5)
 
 clean:
 	rm -rf $(VENV) demo_out build dist .pytest_cache .mypy_cache .ruff_cache

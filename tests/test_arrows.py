@@ -87,3 +87,9 @@ def test_no_catch_alls_outside_the_borders() -> None:
                 elif names & {"Exception", "BaseException"} and "border" not in around:
                     wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not wrong
+
+
+def test_the_pytest_plugin_does_not_need_the_server() -> None:
+    """It is loaded into every pytest run of an environment that has the package, client-only ones too."""
+    code = f"import sys\nfor name in {HEAVY!r}: sys.modules[name] = None\nimport trio_duplex.pytest_plugin"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

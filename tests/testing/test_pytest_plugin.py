@@ -32,7 +32,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
         "    pass\n"
         "import importlib.metadata as m\n"
         "if not any('trio_duplex' in e.value for e in m.entry_points(group='pytest11')):\n"
-        "    pytest_plugins = ['trio_duplex.testing.pytest_plugin']\n"
+        "    pytest_plugins = ['trio_duplex.pytest_plugin']\n"
     )
     return pytester
 

@@ -36,8 +36,9 @@ async def create_response(session: Session, command: cmd.CreateResponse) -> None
             session.tool_answer_unasked = False
             if not isinstance(session.model, TakesToolOutputs):
                 # The result came while another answer runs: the answer to it waits for that one's end.
-                work, session.unanswered = session.unanswered or Work(), None
-                session.deferred = merged(session.deferred, attrs.evolve(work, wanted=True, precreate=True))
+                asked = attrs.evolve(session.unanswered or Work(), wanted=True, precreate=True)
+                session.unanswered = None
+                session.deferred = merged(session.deferred, asked)
             # Else the model went on by itself when its tool answered; stock clients ask for that all the same.
             return
         if generation.response is None and session.strict and not out_of_band and not turn_based:

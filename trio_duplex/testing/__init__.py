@@ -6,7 +6,7 @@
 - :mod:`~trio_duplex.testing.history`: the invariants as one pure function over a recorded wire log.
 - :mod:`~trio_duplex.testing.schedule`: one seed, one history.
 - :mod:`~trio_duplex.testing.explorer`: cancels a scenario at every step and checks the invariants after each.
-- :mod:`~trio_duplex.testing.pytest_plugin`: fixtures; pytest finds it by itself.
+- :mod:`~trio_duplex.pytest_plugin`: fixtures; pytest finds it by itself.
 """
 
 from trio_duplex.testing.history import INVARIANTS, Merged, Violation, check_history, merge_logs
