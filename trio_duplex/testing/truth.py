@@ -56,11 +56,11 @@ def _history(model: ScriptedSession, log: WireLog) -> Iterator[Violation]:
                 yield Violation(name, (until,), f"the model was told that the user said {entry.text!r}")
             if old is None or old.end is None or old.end > until:
                 continue
-            words = log.join(old, "response.output_audio_transcript.delta")
-            words += log.join(old, "response.output_text.delta")
+            written = log.join(old, "response.output_text.delta")  # text is read the moment it comes
+            words = log.join(old, "response.output_audio_transcript.delta") + written
             if not words.startswith(entry.text):
                 yield Violation(name, (old.end,), f"history says {entry.text!r}, the answer was {words!r}")
-            cut = log.status(old) == "cancelled" or _policy(log) == "ack_only"
+            cut = not written and (log.status(old) == "cancelled" or _policy(log) == "ack_only")
             if cut and len(entry.text) > (limit := _heard(log, old.id, until)):
                 text = f"history holds {len(entry.text)} characters of {old.id}, {limit} were heard"
                 yield Violation(name, (old.end, until), text)
