@@ -49,6 +49,7 @@ EXPECTED: Final = {
     "trio_duplex.client": ("DuplexClientError",),
     "trio_duplex.showcase.recordings": ("RecordingError",),
     "trio_duplex.showcase.event_log": ("Missing",),
+    "duplex_gpu.steps": ("DeviceMissing",),
     "duplex_gpu.weights": ("WeightsMissing", "WeightsCorrupt"),
     "duplex_gpu.piper_voice": ("VoiceUnsuitable",),
 }

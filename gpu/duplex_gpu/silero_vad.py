@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from duplex_gpu.steps import DeviceMissing
 from duplex_gpu.weights import SILERO_VAD_JIT, weight_path
 
 __all__ = ["CONTEXT_SAMPLES", "FRAME_SAMPLES", "SAMPLE_RATE_HZ", "SileroVad", "SileroVadStep", "load_state"]
@@ -116,6 +117,8 @@ class SileroVadStep:
     def __init__(self, max_rows: int, *, device: str = "cpu") -> None:
         self._max_rows = max_rows
         self._device = torch.device(device)
+        if self._device.type == "cuda" and (self._device.index or 0) >= torch.cuda.device_count():
+            raise DeviceMissing(f"device {device!r} is not here: torch sees {torch.cuda.device_count()} CUDA devices")
         with torch.inference_mode():
             self._network = SileroVad(load_state()).to(self._device).eval()
             self._context = torch.zeros(max_rows, CONTEXT_SAMPLES, device=self._device)

@@ -67,6 +67,10 @@ class SlotClosed(RuntimeError):
     """The slot was closed by its owner."""
 
 
+class DeviceMissing(Exception):
+    """The device named in the options does not exist here; one line for the user."""
+
+
 class StepFailed(RuntimeError):
     """The step raised for this row; ``__cause__`` is what it raised.  The slot's state is as before the row."""
 

@@ -42,6 +42,7 @@ def test_a_missing_deploy_file_is_named(name: str, tmp_path: Path) -> None:
         ("model: demo\nduplex_session:\n  max_sessions: 0", ("max_sessions", "greater than 0")),
         ("model: demo\noptions:\n  spede: 2", ("unknown key 'spede'", "known keys:", "speed")),
         ("model: demo\noptions:\n  unit_ms: 100", ("unit_ms", "multiple of 32", "100")),
+        ("model: demo\noptions:\n  device: tpu", ("device", "cuda", "tpu")),
         ("model: parrot", ("unknown model 'parrot'", "known models: demo")),
     ],
 )
@@ -51,6 +52,12 @@ def test_a_bad_deploy_file_is_named_with_its_key(text: str, named: tuple[str, ..
     assert line.startswith(f"{file}: ")
     for word in named:
         assert word in line
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
+    file = deploy(tmp_path, "model: demo\noptions:\n  device: cuda:90")
+    line = error_line(run("serve", "--deploy", file, "--port", "0", "--log-level", "error"))
+    assert "cuda:90" in line
 
 
 def test_a_voice_that_is_not_there_is_named(tmp_path: Path) -> None:

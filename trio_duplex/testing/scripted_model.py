@@ -20,6 +20,7 @@ from duplex_protocol.values import Capabilities, SessionConfig, TextMark
 from trio_duplex.models import plugin as model
 
 AMPLITUDE_STEP = 500
+MAX_STEPS = 65
 """Piece ``k`` of an answer is a square wave of amplitude ``(k + 1) * AMPLITUDE_STEP`` (int16)."""
 
 
@@ -211,6 +212,8 @@ class ScriptedSession:
         due = trio.current_time()
         text, total_ms = "", 0
         steps = list(options.script(request))
+        if len(steps) > MAX_STEPS:
+            raise ValueError(f"a script has at most {MAX_STEPS} steps: a piece's amplitude names it")
         for index, step in enumerate(steps):
             if isinstance(step, Fail):
                 raise model.GenerationFailed(step.code, "the script says so")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import attrs
@@ -15,6 +16,11 @@ __all__ = ["DemoOptions"]
 def _frames(_options: object, attribute: attrs.Attribute[int], value: int) -> None:
     if value < FRAME_MS or value % FRAME_MS:
         raise ValueError(f"{attribute.name} must be a multiple of {FRAME_MS}, not {value}")
+
+
+def _device(_options: object, attribute: attrs.Attribute[str], value: str) -> None:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
+        raise ValueError(f"{attribute.name} must be cpu, cuda or cuda:N, not {value!r}")
 
 
 @attrs.frozen(kw_only=True)
@@ -33,7 +39,7 @@ class DemoOptions:
     """
 
     name: str = "demo"
-    device: str = "cpu"
+    device: str = attrs.field(default="cpu", validator=_device)
     voice: Path | None = None
     speed: float = attrs.field(default=1.0, validator=[attrs.validators.ge(0.25), attrs.validators.le(4.0)])
     output_rate_hz: int = attrs.field(
