@@ -100,7 +100,7 @@ class Caller:
             now = time.monotonic()
             if event.type not in ("response.output_audio.delta", "response.listen"):
                 if event.type == "error":
-                    self.measured.errors.append(f"session {self.number}: {event.data.get('error')}")
+                    self.measured.errors.append(f"session {self.number}: {event.raw.get('error')}")
                 continue
             index = back - skipped
             back += 1
