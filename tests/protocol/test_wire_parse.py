@@ -9,7 +9,7 @@ import pytest
 
 from duplex_protocol import wire
 from duplex_protocol.dialect import MAX_EVENT_BYTES
-from duplex_protocol.errors import LocalProtocolError
+from duplex_protocol.errors import LocalProtocolError, RemoteProtocolError
 from duplex_protocol.realtime import RealtimeDialect
 from tests.protocol.wire_kit import refusal
 
@@ -150,3 +150,42 @@ def test_no_outgoing_number_is_infinite(number: float) -> None:
 def test_what_json_cannot_say_is_our_bug(value: object) -> None:
     with pytest.raises(LocalProtocolError):
         wire.encode({"type": "x", "n": value}, event_id="event_1", server_event_seq=None)
+
+
+# --- crowds -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "crowd",
+    ["[" + "1," * 60_000 + "1]", "[" + "1," * 60_000 + "NaN]", "[" + "[]," * 60_000 + "[]]", "[" * 60_000],
+    ids=["numbers", "not finite", "arrays", "depth"],
+)
+def test_a_crowd_is_refused_before_it_is_built(crowd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Millions of objects would take seconds and a gigabyte, and every session would wait for them."""
+
+    def no_loads(text: object) -> object:
+        raise AssertionError("it was built")
+
+    monkeypatch.setattr(wire.orjson, "loads", no_loads)
+    monkeypatch.setattr(wire.json, "loads", no_loads)
+    with pytest.raises(RemoteProtocolError) as caught:
+        wire.parse(f'{{"type": "x", "event_id": "evt_1", "a": {crowd}}}')
+    assert (caught.value.code, caught.value.event_id) == ("bad_event", "evt_1")
+
+
+@pytest.mark.parametrize("inside", ["a, b, [c], {d} ", 'he said "no", ', "back\\slash, ", 'end\\", '])
+def test_a_long_text_full_of_punctuation_is_no_crowd(inside: str) -> None:
+    text = inside * 60_000
+    for frame in (orjson.dumps({"type": "x", "text": text}).decode(), orjson.dumps({"type": "x", "text": text})):
+        assert wire.parse(frame)["text"] == text
+
+
+def test_the_bound_itself_is_met_exactly() -> None:
+    """The event's own members count too."""
+    for members, fine in ((wire.MAX_MEMBERS - 2, True), (wire.MAX_MEMBERS - 1, False)):
+        frame = orjson.dumps({"type": "x", "a": [1] * members}).decode()
+        if fine:
+            assert len(wire.parse(frame)["a"]) == members
+        else:
+            with pytest.raises(RemoteProtocolError):
+                wire.parse(frame)
