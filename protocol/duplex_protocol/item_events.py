@@ -58,7 +58,7 @@ def _parts(value: Any, param: str) -> list[Any]:
 
 
 _BASE_FIELDS: Final = FieldTable(
-    Field("id", readers.word),
+    Field("id", readers.name),
     Field("type", _one_of(*ITEM_TYPES), note="default message"),
     Field("status", _one_of(*ITEM_STATUSES), note="default completed"),
 )
@@ -68,8 +68,8 @@ ITEM_FIELDS: Final[dict[str, FieldTable]] = {
         Field("content", _parts, note="a user message needs at least one usable part"),
     ),
     "function_call": FieldTable(
-        Field("call_id", readers.word, missing="bad_event"),
-        Field("name", readers.word, missing="bad_event"),
+        Field("call_id", readers.name, missing="bad_event"),
+        Field("name", readers.name, missing="bad_event"),
         Field("arguments", readers.text),
     ),
     "function_call_output": FieldTable(

@@ -19,6 +19,7 @@ Reader = Callable[[Any, str], Any]
 
 MAX_EXACT: Final = 2**53 - 1
 """Largest integer that every JSON reader keeps exact."""
+MAX_NAME_CHARS: Final = 256
 MAX_VIDEO_FRAMES: Final = 2
 MAX_VIDEO_FRAME_CHARS: Final = 4_000_000
 _IMAGE_MAGIC: Final = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")
@@ -150,9 +151,16 @@ def acknowledged_seq(value: Any, param: str) -> int:
 
 
 def item_id(value: Any, param: str) -> str:
-    """A non-empty item id; an empty one is ``missing_item_id``, another kind ``bad_event``."""
+    """A non-empty item id; an empty one is ``missing_item_id``, another kind or an endless one ``bad_event``."""
     if text(value, param) == "":
         raise RemoteProtocolError("missing_item_id", f"{param} is empty", param=param)
+    return name(value, param)
+
+
+def name(value: Any, param: str) -> str:
+    """A non-empty string of at most 256 characters: an id, which is repeated in several events."""
+    if len(word(value, param)) > MAX_NAME_CHARS:
+        raise RemoteProtocolError("bad_event", f"{param} may have {MAX_NAME_CHARS} characters", param=param)
     return str(value)
 
 

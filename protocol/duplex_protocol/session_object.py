@@ -14,6 +14,7 @@ from duplex_protocol import turn_detection
 from duplex_protocol.audio_formats import ENCODINGS, AudioFormat, Encoding, encoding_of, rate_of, split_format
 from duplex_protocol.dialect import ConfigUpdate, SessionDefaults
 from duplex_protocol.errors import RemoteProtocolError
+from duplex_protocol.readers import MAX_EXACT
 from duplex_protocol.session_fields import (
     CONSUMED_KEYS,
     EXTRA_BODY_ALIASES,
@@ -123,9 +124,17 @@ def _extra_body(draft: _Draft) -> None:
             if not isinstance(folded[switch], bool):
                 raise wrong_field(f"extra_body.{switch}", f"extra_body.{switch} must be a boolean")
             draft.named.add(switch)
+    if folded.get("force_listen_count") is not None:
+        folded["force_listen_count"] = _count(folded["force_listen_count"], "extra_body.force_listen_count")
     kept = {key: value for key, value in folded.items() if key not in EXTRA_BODY_FIELDS}
     merged = {**draft.base.extra_body, **kept}
     draft.put("extra_body", {key: value for key, value in merged.items() if value is not None})
+
+
+def _count(value: Any, param: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_EXACT:
+        raise RemoteProtocolError("invalid_duplex_runtime_config", f"{param} must be a whole number", param=param)
+    return value
 
 
 def _turn_detection(draft: _Draft) -> bool:

@@ -8,6 +8,7 @@ import pybase64
 import pytest
 
 from duplex_protocol import commands as c
+from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.realtime import RealtimeDialect
 from duplex_protocol.values import ContentPart, Item
 from tests.protocol.wire_kit import refusal
@@ -174,3 +175,26 @@ def test_a_previous_item_id_is_text() -> None:
         "bad_event",
         "previous_item_id",
     )
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"id": "i" * 257, "content": [{"type": "input_text", "text": "x"}]},
+        {"type": "function_call", "call_id": "c" * 257, "name": "n"},
+        {"type": "function_call", "call_id": "c", "name": "n" * 257},
+    ],
+)
+def test_endless_ids_are_refused(item: dict[str, object]) -> None:
+    """An id is repeated in several events; one of a megabyte would be sent back many times over."""
+    event = {"type": "conversation.item.create", "event_id": "evt_1", "item": item}
+    with pytest.raises(RemoteProtocolError) as caught:
+        RealtimeDialect(view="duplex").decode(event)
+    assert (caught.value.code, caught.value.event_id) == ("bad_event", "evt_1")
+
+
+def test_endless_ids_are_not_looked_up() -> None:
+    for kind in ("retrieve", "delete"):
+        with pytest.raises(RemoteProtocolError) as caught:
+            RealtimeDialect(view="duplex").decode({"type": f"conversation.item.{kind}", "item_id": "i" * 257})
+        assert (caught.value.code, caught.value.param) == ("bad_event", "item_id")

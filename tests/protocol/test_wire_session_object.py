@@ -302,7 +302,9 @@ def test_null_instructions_are_named_in_the_duplex_view_and_nothing_in_the_plain
     named = updated({"instructions": None, "voice": None}, base)
     assert named.named == {"instructions", "voice"}
     assert named.config.instructions is None
-    assert updated({"instructions": None, "voice": None, "model": None}, base, view="plain") == ConfigUpdate(base, strict=False)
+    assert updated({"instructions": None, "voice": None, "model": None}, base, view="plain") == ConfigUpdate(
+        base, strict=False
+    )
 
 
 def test_a_refused_update_leaves_the_base_alone() -> None:
