@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 SHUTDOWN_TIMEOUT_S = 3.0
 DISPLACE_TIMEOUT_S = 1.0
+REMEMBERED_IDS = 65_536
+"""Session ids chosen by clients whose next incarnation is remembered."""
 
 
 class ResyncNeeded(Exception):
@@ -212,10 +214,18 @@ class Hub:
         finally:
             if not started:
                 session.request_end("disconnect")
-        self._incarnations[session_id] = incarnation + 1
+        if update.session_id is not None:  # an id of our own making never comes back
+            self._remember_incarnation(session_id, incarnation + 1)
         self.opened += 1
         log.info("session_opened", session_id=session_id, incarnation=incarnation, dialect=dialect.name)
         return session
+
+    def _remember_incarnation(self, session_id: str, following: int) -> None:
+        """Bounded: the id that was not used for longest is forgotten, and would count from 0 again."""
+        self._incarnations.pop(session_id, None)
+        self._incarnations[session_id] = following
+        if len(self._incarnations) > REMEMBERED_IDS:
+            del self._incarnations[next(iter(self._incarnations))]
 
     async def _admit(self) -> None:
         """Refuse at once when there is no slot; a newcomer displaces the oldest detached plain-view session (25).

@@ -57,21 +57,29 @@ class Connection:
             session.detach(attachment)
 
     async def _enter(self) -> Entrance | None:
-        """The handshake; None when it failed, or was ended early because the server shuts down."""
+        """The handshake; None when it failed, or was ended early because the server shuts down.
+
+        Cancellation: a session that was opened or resumed meanwhile is detached.
+        """
         entrance: Entrance | None = None
-        answered = False
-        async with trio.open_nursery() as nursery:
+        answered = entered = False
+        try:
+            async with trio.open_nursery() as nursery:
 
-            async def leave() -> None:
-                await self.socket.going_away.wait()
+                async def leave() -> None:
+                    await self.socket.going_away.wait()
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(leave)
+                try:
+                    entrance = await self.handshake(self.socket, self.hub).run()
+                except HandshakeEnded:
+                    answered = True
                 nursery.cancel_scope.cancel()
-
-            nursery.start_soon(leave)
-            try:
-                entrance = await self.handshake(self.socket, self.hub).run()
-            except HandshakeEnded:
-                answered = True
-            nursery.cancel_scope.cancel()
+            entered = True
+        finally:
+            if entrance is not None and not entered:  # cancelled on the last step: nobody else would let go
+                entrance.session.detach(entrance.attachment)
         if entrance is None and not answered:
             await self.socket.close(1001, "going away")
         return entrance

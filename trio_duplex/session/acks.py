@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def ack_playback(session: Session, command: cmd.AckPlayback) -> None:
-    """Every accepted ack gets exactly one ``playback.acknowledged`` (O13)."""
+    """Every accepted ack gets exactly one ``playback.acknowledged`` (O13). Cancellation: there is no checkpoint."""
     session.touch(lease=True)
     response = target(session, command)
     if response is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from duplex_protocol import events as ev
 from duplex_protocol.audio_formats import AudioFormat, append_format, check_whole_samples
 from duplex_protocol.errors import RemoteProtocolError
 from trio_duplex.models.plugin import FloatAudio, SessionOverloaded
+from trio_duplex.session.audio_io import unwrapped
 from trio_duplex.session.endings import response_active
+from trio_duplex.session.input_buffer import text_bytes
 from trio_duplex.session.interrupting import barge_in_on_overlap
 from trio_duplex.session.overlap import INTERRUPT_WORDS, Decision, Overlap, Vad, decide
 from trio_duplex.session.speech import close_speech, judged_end_ms, open_speech
@@ -44,18 +47,23 @@ class Chunk:
 
 
 async def append_audio(session: Session, command: cmd.AppendAudio) -> None:
-    """Take one append. Raises what refuses it as a whole; then nothing happened."""
+    """Take one append. Raises what refuses it as a whole; then nothing happened.
+
+    Cancellation: the session is ending; the append is lost.
+    """
     fmt = append_format(session.config.input_format, command.encoding, command.rate_hz)
+    audio, fmt = unwrapped(command.audio, fmt)
     check_lane_format(session, fmt)
-    check_whole_samples(command.audio, fmt)
-    check_framing(session, fmt, len(command.audio))
+    check_whole_samples(audio, fmt)
+    check_framing(session, fmt, len(audio))
     frames = usable_frames(session, command.video_frames)
-    check_room(session, fmt, len(command.audio))
-    samples = session.hearing.decode(command.audio, fmt)
+    check_room(session, fmt, len(audio))
+    check_words(session, command.hints.transcript)
+    samples = await decoded(session, audio, fmt)
     session.touch(lease=True)
     session.audio_appended = True
     hints = possible_hints(session, command)
-    duration_ms = fmt.duration_ms(len(command.audio))
+    duration_ms = fmt.duration_ms(len(audio))
     heard = None
     if session.detector is not None:
         session.detector.input_rate_hz = fmt.rate_hz
@@ -80,6 +88,17 @@ def verdict(session: Session, hints: cmd.AppendHints, samples: FloatAudio) -> bo
     if session.model_detects and session.config.auto_response:
         return bool(hints.is_speech)
     return holds_speech(hints, samples, session.config.overlap_silence_rms)
+
+
+async def decoded(session: Session, audio: bytes, fmt: AudioFormat) -> FloatAudio:
+    """The samples at the model's rate. A command that wins over a hanging append (22) cuts a very long one short.
+
+    Raises ``runtime_append_failed`` then. Cancellation: the session is ending.
+    """
+    with session.bind(math.inf):
+        return await session.hearing.decode(audio, fmt)
+    session.hearing.reset()
+    raise RemoteProtocolError("runtime_append_failed", "a command behind this append could not wait for it")
 
 
 # --- checks -------------------------------------------------------------------------------------------------------
@@ -124,13 +143,19 @@ def usable_frames(session: Session, frames: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_room(session: Session, fmt: AudioFormat, size: int) -> None:
-    """Bound what the session itself holds back from a model, in bytes of PCM16 at the model's rate (16.3)."""
-    if not session.holds_input:
-        return
+    """Bound one append, and what the session itself holds back, in bytes of PCM16 at the model's rate (16.3)."""
     limit = session.settings.max_pending_input_bytes_per_session
     new = size // fmt.bytes_per_sample * session.plugin.unit.input_rate_hz // fmt.rate_hz
-    if (session.held_samples + new) * BYTES_PER_SAMPLE > limit:
+    held = session.held_samples if session.holds_input else 0
+    if (held + new) * BYTES_PER_SAMPLE > limit:
         raise RemoteProtocolError("input_backpressure", f"more than {limit} bytes of audio wait for their commit")
+
+
+def check_words(session: Session, words: str | None) -> None:
+    """Bound the text and the transcript hints that wait for their commit (16.3)."""
+    limit = session.settings.max_pending_input_bytes_per_session
+    if words and session.input.words_bytes + text_bytes(words) > limit:
+        raise RemoteProtocolError("input_backpressure", f"more than {limit} bytes of text wait for their commit")
 
 
 def possible_hints(session: Session, command: cmd.AppendAudio) -> cmd.AppendHints:
@@ -150,7 +175,7 @@ def possible_hints(session: Session, command: cmd.AppendAudio) -> cmd.AppendHint
 
 
 async def overlapped(session: Session, chunk: Chunk) -> bool:
-    """Apply the overlap policy; false when the append is not to be kept."""
+    """Apply the overlap policy; false when the append is not to be kept. Cancellation: the session is ending."""
     if session.traits.turn_based or not response_active(session):
         return True
     hints = chunk.hints
@@ -296,14 +321,15 @@ def hand_over(session: Session, chunk: Chunk) -> None:
 
 
 async def append_text(session: Session, command: cmd.AppendText) -> None:
-    """``input.text.append`` belongs to the chat lane; no reply event."""
+    """``input.text.append`` belongs to the chat lane; no reply event. Cancellation: there is no checkpoint."""
     if not session.traits.turn_based:
         raise RemoteProtocolError(
             "native_text_append_unsupported",
             "input.text.append works in the chat lane only; use conversation.item.create",
         )
+    check_words(session, command.text)
     session.touch(lease=True)
-    session.input.text.append(command.text)
+    session.input.add_text(command.text)
     if session.generation is None:
         session.turn_state = "user_speaking"
 

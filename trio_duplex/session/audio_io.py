@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
+import trio
 
-from duplex_protocol.audio_formats import AudioFormat
+from duplex_protocol.audio_formats import MAX_RATE_HZ, MIN_RATE_HZ, AudioFormat
+from duplex_protocol.errors import RemoteProtocolError
 from trio_duplex.models.plugin import FloatAudio
 from trio_duplex.resampling import Resampler
-from trio_duplex.samples import decode_samples, encode_samples, float_from_int16
+from trio_duplex.samples import decode_samples, decode_wav, encode_samples, float_from_int16
+
+STEP_SAMPLES: Final = 16_384
+"""Input samples that are decoded without a checkpoint: a few ms of work at any pair of rates (contract 24, 9)."""
+
+
+def unwrapped(audio: bytes, fmt: AudioFormat, *, param: str = "audio") -> tuple[bytes, AudioFormat]:
+    """A WAV file as the PCM16 that it holds, at the rate that it names; every other format as it came.
+
+    Raises ``bad_audio`` for what is no such file, or has a rate that the wire does not take.
+    """
+    if fmt.encoding != "wav":
+        return audio, fmt
+    samples, rate_hz = decode_wav(audio, param=param)
+    if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
+        raise RemoteProtocolError("bad_audio", f"a WAV of {rate_hz} Hz is not supported", param=param)
+    inner = AudioFormat("pcm16", rate_hz)
+    return encode_samples(samples, inner), inner
 
 
 class InputDecoder:
@@ -21,9 +42,26 @@ class InputDecoder:
         self._model_rate_hz = model_rate_hz
         self._resampler: Resampler | None = None
 
-    def decode(self, audio: bytes, fmt: AudioFormat) -> FloatAudio:
-        """``audio`` in ``fmt`` → float32[n] at the model's rate. Raises ``bad_audio`` and then nothing changed."""
-        samples = decode_samples(audio, fmt)
+    async def decode(self, audio: bytes, fmt: AudioFormat, *, param: str = "audio") -> FloatAudio:
+        """``audio`` in ``fmt`` (no WAV) → float32[n] at the model's rate. Raises ``bad_audio``; then nothing changed.
+
+        Long audio is decoded in steps with a checkpoint between them, so that no other session waits for it.
+        Cancellation: the samples are lost; call :meth:`reset`.
+        """
+        step = STEP_SAMPLES * fmt.bytes_per_sample
+        if len(audio) <= step:
+            return self._push(decode_samples(audio, fmt, param=param), fmt)
+        if fmt.encoding == "pcm_f32le":  # the one that can be wrong in its middle
+            for start in range(0, len(audio), step):
+                decode_samples(audio[start : start + step], fmt, param=param)
+                await trio.lowlevel.checkpoint()
+        blocks: list[FloatAudio] = []
+        for start in range(0, len(audio), step):
+            blocks.append(self._push(decode_samples(audio[start : start + step], fmt, param=param), fmt))
+            await trio.lowlevel.checkpoint()
+        return np.concatenate(blocks)
+
+    def _push(self, samples: FloatAudio, fmt: AudioFormat) -> FloatAudio:
         if fmt.rate_hz == self._model_rate_hz:
             return samples
         if self._resampler is None or self._resampler.input_rate_hz != fmt.rate_hz:

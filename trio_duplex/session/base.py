@@ -38,6 +38,10 @@ from trio_duplex.vad_scorer import VadScorer
 log = structlog.get_logger(__name__)
 
 REMEMBERED_RESPONSES = 64
+PREEMPT_S = 0.25
+"""How long a hanging append is waited for once a command came that wins over it (contract 1.2, 22)."""
+MAX_BACKLOGS = 4
+"""How many times the journal's size may wait for a socket that reads too slowly."""
 
 EncodeFrame = Callable[[Json, int | None], bytes]
 
@@ -145,6 +149,12 @@ class SessionBase:
         self._nursery: trio.Nursery | None = None
         self.timers = Timers(self)
 
+    def bind(self, at_most_s: float) -> trio.CancelScope:
+        """A scope for what the consumer waits for in an append; a command that wins over it shortens the wait."""
+        wait_s = min(at_most_s, PREEMPT_S) if self.mailbox.urgent else at_most_s
+        self.bound = trio.CancelScope(deadline=trio.current_time() + wait_s)
+        return self.bound
+
     # --- the way out ---
 
     def emit(self, event: ev.Event, *, epoch: int | None = None, tag: object = None) -> None:
@@ -155,6 +165,14 @@ class SessionBase:
             self._overflow_told = True
             log.warning("journal_overflow", session_id=self.id)
             self.emit(ev.ResyncRequired(session_id=self.id, reason="journal_overflow"))
+        if self.journal.backlog_bytes > MAX_BACKLOGS * self.settings.resume_replay_max_bytes_per_session:
+            self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        """The socket reads, but slower than it is told: memory is bounded, so its visit ends (contract 22)."""
+        if self.attachment is not None and not self.attachment.ended.is_set():
+            log.warning("reader_left_behind", session_id=self.id)
+            self.attachment.end(code=1008, reason="output_backlog")
 
     def refuse(
         self, error: RemoteProtocolError, event_id: str | None = None, *, cause: type[Command] | None = None

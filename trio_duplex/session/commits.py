@@ -30,7 +30,10 @@ NATIVE_AUDIO_MESSAGE = "native-duplex:input-audio"
 
 
 async def commit_input(session: Session, command: cmd.CommitInput) -> None:
-    """``input_audio_buffer.commit``: cases a – g of contract 10.1 on a native lane, 10.2 on a turn-based one."""
+    """``input_audio_buffer.commit``: cases a – g of contract 10.1 on a native lane, 10.2 on a turn-based one.
+
+    Cancellation: the session is ending.
+    """
     session.touch(lease=True)
     if session.traits.turn_based and session.detector is not None:
         raise RemoteProtocolError(
@@ -240,7 +243,10 @@ def native_message(transcript: str | None) -> Json:
 
 
 async def commit_message(session: Session, command: cmd.CommitInput) -> None:
-    """A client's commit on a turn-based lane: typed text and audio form one user message (contract 10.2)."""
+    """A client's commit on a turn-based lane: typed text and audio form one user message (contract 10.2).
+
+    Cancellation: the session is ending.
+    """
     if command.is_speech is False and not session.input.text:
         if session.input.empty:
             raise RemoteProtocolError("input_audio_buffer_empty", "nothing was appended")
@@ -294,7 +300,7 @@ def seal_message(session: Session, turn: Turn, *, text: str = "", store: bool = 
     previous = session.conversation.tail_id
     words = " ".join(w for w in (text, turn.transcript) if w)
     record = session.conversation.add(item, history_text=words if store else None)
-    record.wav = wav
+    session.conversation.keep_sound(record, wav)
     turn.transcript = words or None
     session.input.reset()
     committed(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections import deque
+from typing import Final, Literal
 
 import attrs
 
 from duplex_protocol.values import ContentPart, Item, Role
 from trio_duplex.models.plugin import HistoryEntry
+
+KEPT_SOUND_BYTES: Final = 64 * 1024 * 1024
+"""Sound of user turns that a session remembers: more than half an hour of speech at 16 kHz."""
+KEPT_ITEM_BYTES: Final = 64 * 1024 * 1024
+"""What a client may store as items, in the form in which it sent them."""
 
 
 @attrs.define(eq=False)
@@ -16,13 +22,14 @@ class ItemRecord:
 
     ``history_text`` None: not (yet) part of the history. ``reserved``: an assistant entry that later acks may still
     fill in place. ``cut_ms``: a client truncated the item here; it stays cut. ``wav``: the sound of a user turn, kept
-    for turn-based models.
+    for turn-based models while it is among the newest (:meth:`Conversation.keep_sound`).
     """
 
     item: Item
     history_text: str | None = None
     reserved: bool = False
     cut_ms: float | None = None
+    stored_bytes: int = 0
     wav: bytes | None = attrs.field(default=None, repr=False)
 
 
@@ -32,6 +39,9 @@ class Conversation:
     def __init__(self) -> None:
         self._records: dict[str, ItemRecord] = {}
         self._order: list[str] = []
+        self._sounds: deque[ItemRecord] = deque()
+        self._sound_bytes = 0
+        self._stored_bytes = 0
 
     def __len__(self) -> int:
         return len(self._order)
@@ -56,8 +66,9 @@ class Conversation:
         self, item: Item, *, history_text: str | None = None, at_start: bool = False, after: str | None = None
     ) -> ItemRecord:
         """Append an item, or place it at the start or after another one (which must be known)."""
-        record = ItemRecord(item, history_text)
+        record = ItemRecord(item, history_text, stored_bytes=stored_bytes(item))
         self._records[item.id] = record
+        self._stored_bytes += record.stored_bytes
         if at_start:
             self._order.insert(0, item.id)
         elif after is not None:
@@ -66,10 +77,32 @@ class Conversation:
             self._order.append(item.id)
         return record
 
+    def has_room(self, item: Item) -> bool:
+        """Whether an item that a client sends is to be stored, given what clients stored already."""
+        return self._stored_bytes + stored_bytes(item) <= KEPT_ITEM_BYTES
+
+    def keep_sound(self, record: ItemRecord, wav: bytes | None) -> None:
+        """Keep the sound of a turn; the oldest ones are forgotten for it, their words stay."""
+        record.wav = wav
+        if wav is None:
+            return
+        self._sounds.append(record)
+        self._sound_bytes += len(wav)
+        while self._sound_bytes > KEPT_SOUND_BYTES and len(self._sounds) > 1:
+            self._forget_sound(self._sounds.popleft())
+
+    def _forget_sound(self, record: ItemRecord) -> None:
+        self._sound_bytes -= len(record.wav or b"")
+        record.wav = None
+
     def delete(self, item_id: str) -> None:
         """Remove an item and its history entry or reserved slot. The id must be known."""
-        del self._records[item_id]
+        record = self._records.pop(item_id)
         self._order.remove(item_id)
+        self._stored_bytes -= record.stored_bytes
+        if record in self._sounds:
+            self._sounds.remove(record)
+            self._forget_sound(record)
 
     def history(self) -> tuple[HistoryEntry, ...]:
         """The history as the model may see it, oldest first."""
@@ -96,6 +129,18 @@ class Conversation:
             if record.item.type == "function_call_output" and record.item.call_id in calls:
                 calls[record.item.call_id] = True
         return {call_id: done for call_id, done in calls.items() if call_id is not None}
+
+
+def stored_bytes(item: Item) -> int:
+    """About how many bytes an item holds of what its client sent: words, and parts as they came."""
+    return sum(_size(value) for value in (item.output, item.arguments, *(part.raw for part in item.content)))
+
+
+def _size(value: object) -> int:
+    if isinstance(value, str):
+        return len(value)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(_size(one) for one in inner)
 
 
 def item_text(item: Item) -> str:

@@ -16,15 +16,7 @@ import structlog
 import trio
 
 from duplex_protocol import events as ev
-from duplex_protocol.commands import (
-    BargeIn,
-    CancelInput,
-    CancelResponse,
-    ClearInput,
-    ClearOutput,
-    CloseSession,
-    Command,
-)
+from duplex_protocol.commands import CloseSession, Command
 from duplex_protocol.errors import RemoteProtocolError
 from trio_duplex.models.plugin import (
     GenerationFailed,
@@ -47,10 +39,11 @@ from trio_duplex.session import (
     updates,
 )
 from trio_duplex.session.attachment import Attachment
-from trio_duplex.session.base import SessionBase
+from trio_duplex.session.base import PREEMPT_S, SessionBase
 from trio_duplex.session.epoch import Epoch
 from trio_duplex.session.journal import Cursor
 from trio_duplex.session.lanes import check_lane, open_detector
+from trio_duplex.session.mailbox import PREEMPTING
 from trio_duplex.session.messages import EndRequest, HeardResult, Internal, RefusedEvent
 from trio_duplex.session.speaking import Generation
 from trio_duplex.session.unit_feed import UnitFeed
@@ -59,9 +52,9 @@ from trio_duplex.tracebacks import plain_traceback
 log = structlog.get_logger(__name__)
 
 CLEANUP_TIMEOUT_S = 5.0
-PREEMPT_S = 0.25
-"""How long a hanging append is waited for once a command came that wins over it (contract 1.2, 22)."""
-PREEMPTING = (CancelResponse, CancelInput, BargeIn, ClearOutput, ClearInput)
+OPEN_TIMEOUT_S = 60.0
+"""How long the model may take to open a session: its client, which nobody listens to meanwhile, may be gone (1.2)."""
+CLOSE_AGAIN_S = 0.5
 
 
 Handler = Callable[["Session", Command], Awaitable[None]]
@@ -98,6 +91,7 @@ class Session(SessionBase):
         ``CLEANUP_TIMEOUT_S``.
         """
         announced = trio.Event()
+        refusal: RemoteProtocolError | None = None
         try:
             await self._open()
         except (OpenRefused, RemoteProtocolError):
@@ -106,18 +100,22 @@ class Session(SessionBase):
             raise self._open_failed(error) from None
         try:
             await self._converse(task_status, announced)
-        except Exception as error:  # noqa: BLE001  (border)
-            # The session's border: a fault of one session must not reach the hub's nursery. The traceback goes out as
-            # text: pretty printers would show the locals, which hold users' words.
-            if not announced.is_set():
-                raise self._open_failed(error) from None
-            exception = plain_traceback(error)
-            log.error("session_crashed", session_id=self.id, epoch=self.epoch.number, exception=exception)
-            self._end_requested = True
-            self._end = EndRequest("internal_error")
-            self.emit(ev.ErrorRaised(code="internal_error", message="the session failed", session_id=self.id))
+        except* Exception as errors:  # noqa: BLE001  (border)
+            # The session's border: a fault of one session must not reach the hub's nursery, also not one that comes
+            # together with a cancellation, which goes on. The traceback goes out as text: pretty printers would show
+            # the locals, which hold users' words.
+            if announced.is_set():
+                exception = plain_traceback(errors)
+                log.error("session_crashed", session_id=self.id, epoch=self.epoch.number, exception=exception)
+                self._end_requested = True
+                self._end = EndRequest("internal_error")
+                self.emit(ev.ErrorRaised(code="internal_error", message="the session failed", session_id=self.id))
+            else:
+                refusal = self._open_failed(errors)
         finally:
             await self._finish()
+        if refusal is not None:
+            raise refusal
 
     def _open_failed(self, error: Exception) -> RemoteProtocolError:
         """What whoever wanted the session is told when the model's code failed before the session was announced."""
@@ -131,14 +129,16 @@ class Session(SessionBase):
         """
         opened = False
         try:
-            check_lane(self.config, self.capabilities, self.traits, strict=self.strict)
-            rate_hz = self.plugin.unit.input_rate_hz
-            self.detector = await open_detector(self.scorer, self.config, self.traits, model_rate_hz=rate_hz)
-            self.model = await self.plugin.open(self.config, SessionContext(self.id, self.conversation.history))
+            with trio.fail_after(OPEN_TIMEOUT_S):
+                check_lane(self.config, self.capabilities, self.traits, strict=self.strict)
+                unit, config = self.plugin.unit, self.config
+                rate_hz = unit.input_rate_hz
+                self.detector = await open_detector(self.scorer, config, self.traits, model_rate_hz=rate_hz)
+                self.model = await self.plugin.open(config, SessionContext(self.id, self.conversation.history))
+            # From here on nothing may fail: the model's slot is taken, and only the way out gives it back.
             if self.traits.whole_units:
                 assert isinstance(self.model, UnitSession)
-                listen_units = int(self.config.extra_body.get("force_listen_count") or 0)
-                self.feed = UnitFeed(self.model, self.plugin.unit, listen_units=listen_units)
+                self.feed = UnitFeed(self.model, unit, listen_units=config.extra_body.get("force_listen_count") or 0)
             opened = True
         finally:
             if not opened:
@@ -150,7 +150,8 @@ class Session(SessionBase):
         """The session's nursery; returns when an end was requested. Cancellation: ends the subtree."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await nursery.start(self.model.run)
+            with trio.fail_after(OPEN_TIMEOUT_S):
+                await nursery.start(self.model.run)
             await nursery.start(self.epoch.run)
             self._announce()
             announced.set()
@@ -209,13 +210,13 @@ class Session(SessionBase):
 
         Shielded but bounded: it runs also when the whole hub is being cancelled.
         """
-        with trio.move_on_after(CLEANUP_TIMEOUT_S, shield=True) as scope:
-            await self.model.aclose()
-        if scope.cancelled_caught:
-            log.error("model_session_close_timeout", session_id=self.id)
         self._end_requested = True
+        closed = await self._close_model()
         end = self._end or EndRequest("server_shutdown")
         epochs.settle_on_exit(self, end.reason)
+        if not closed:
+            message = "the model could not clean up"
+            self.emit(ev.ErrorRaised(code="runtime_close_failed", message=message, session_id=self.id))
         if self.detector is not None:
             self.detector.close()
         self.state = "closed"
@@ -231,6 +232,25 @@ class Session(SessionBase):
         self.journal.close()
         self.ended.set()
         log.info("session_ended", session_id=self.id, reason=end.reason, epoch=self.epoch.number)
+
+    async def _close_model(self) -> bool:
+        """Give the model's slot back, trying again when that fails; false when it failed to the last (22).
+
+        Shielded, at most ``CLEANUP_TIMEOUT_S``.
+        """
+        failed = False
+        with trio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
+            while True:
+                try:
+                    await self.model.aclose()
+                except Exception as error:  # noqa: BLE001  (border: it must not reach the hub's nursery)
+                    failed = True
+                    log.error("model_session_close_failed", session_id=self.id, exception=plain_traceback(error))
+                    await trio.sleep(CLOSE_AGAIN_S)
+                else:
+                    return True
+        log.error("model_session_close_timeout", session_id=self.id)
+        return not failed
 
     def model_died(self) -> None:
         """The model is gone for everybody: the error, the failed answer and the end come in their place; no waiting."""

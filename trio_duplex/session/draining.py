@@ -21,7 +21,10 @@ REFUSED = (*cmd.DATA_COMMANDS, cmd.CreateResponse, cmd.UpdateSession)
 
 
 async def close_session(session: Session, command: cmd.CloseSession) -> None:
-    """Begin to drain; the close follows by itself. A second drain changes nothing, a plain close ends it at once."""
+    """Begin to drain; the close follows by itself. A second drain changes nothing, a plain close ends it at once.
+
+    Cancellation: there is no checkpoint.
+    """
     if session.draining:
         return
     session.draining = True

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 import numpy as np
 
 from trio_duplex.models.plugin import FloatAudio
 from trio_duplex.session.ids import IdSource
+
+MERGED_SAMPLES: Final = 65_536
+"""Held blocks grow up to about this size: many tiny appends must cost neither memory nor time per block."""
+
+
+def text_bytes(text: str) -> int:
+    """UTF-8 bytes of a text, at most."""
+    return len(text) if text.isascii() else 4 * len(text)
 
 
 @attrs.define(eq=False)
@@ -17,7 +27,8 @@ class InputBuffer:
     since the last commit, ``audio_ms`` their audio; ``speech_ms`` is what the session judged to be speech,
     ``overlap_ms`` the part of it that overlapped an active answer. ``start_ms`` is where its kept audio begins on the
     session's clock. ``held`` and ``frames`` are input that the model has not seen, ``text`` what was typed.
-    ``failed``: an append was lost, so that a commit would seal a torso.
+    ``words_bytes``: about how much text and hints hold. ``failed``: an append was lost, so that a commit would seal a
+    torso.
     """
 
     item_id: str | None = None
@@ -34,6 +45,7 @@ class InputBuffer:
     held: list[FloatAudio] = attrs.field(factory=list)
     frames: list[tuple[str, ...]] = attrs.field(factory=list)
     text: list[str] = attrs.field(factory=list)
+    words_bytes: int = 0
 
     @property
     def empty(self) -> bool:
@@ -53,9 +65,19 @@ class InputBuffer:
 
     def hold(self, samples: FloatAudio, frames: tuple[str, ...]) -> None:
         """Keep input back from the model."""
-        self.held.append(samples)
+        held = self.held
+        held.append(samples)
+        # As in a binary counter: a block joins the one before once it is as long, so n appends copy n log n samples.
+        while len(held) > 1 and len(held[-2]) <= min(len(held[-1]), MERGED_SAMPLES):
+            held[-2:] = [np.concatenate(held[-2:])]
         if frames:
             self.frames.append(frames)
+
+    def add_text(self, text: str) -> None:
+        """Add typed text."""
+        if text:
+            self.text.append(text)
+            self.words_bytes += text_bytes(text)
 
     def take_audio(self) -> FloatAudio:
         """The held audio as one block; it is no longer held."""
@@ -67,6 +89,7 @@ class InputBuffer:
         """Add a transcript hint; a consecutive repeat of the same hint is ignored (contract 9.2)."""
         if not self.transcript_hints or self.transcript_hints[-1] != hint:
             self.transcript_hints.append(hint)
+            self.words_bytes += text_bytes(hint)
 
     @property
     def hinted_transcript(self) -> str | None:

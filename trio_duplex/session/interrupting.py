@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def clear_input(session: Session, command: cmd.ClearInput) -> None:
-    """``input_audio_buffer.clear``: uncommitted input goes, no epoch change."""
+    """``input_audio_buffer.clear``: uncommitted input goes, no epoch change. Cancellation: there is no checkpoint."""
     session.touch(lease=True)
     dropped = forget_input(session)
     if session.generation is None:
@@ -30,19 +30,22 @@ async def clear_input(session: Session, command: cmd.ClearInput) -> None:
 
 
 async def cancel_input(session: Session, command: cmd.CancelInput) -> None:
-    """``input.cancel``: pending input, committed work and the active response go; the epoch always advances."""
+    """``input.cancel``: pending input, committed work and the active response go; the epoch always advances.
+
+    Cancellation: the session is ending.
+    """
     await interrupt_everything(session)
 
 
 async def barge_in(session: Session, command: cmd.BargeIn) -> None:
-    """``barge_in``: a hard interrupt, where the model supports it."""
+    """``barge_in``: a hard interrupt, where the model supports it. Cancellation: the session is ending."""
     if not session.capabilities.supports_barge_in:
         raise RemoteProtocolError("barge_in_unsupported", "this model cannot be interrupted")
     await interrupt_everything(session)
 
 
 async def interrupt_everything(session: Session) -> None:
-    """The shared procedure of ``input.cancel`` and ``barge_in`` (12.2, O20)."""
+    """The shared procedure of ``input.cancel`` and ``barge_in`` (12.2, O20). Cancellation: the session is ending."""
     session.touch(lease=True)
     texts = len(session.input.text)
     await advance_epoch(session, "barge_in")
@@ -69,6 +72,8 @@ async def barge_in_on_overlap(
     """Overlapping speech ends the answer: the decision is reported before its effect (O19); the input stays.
 
     Nothing is reported while nothing can be heard yet (case V2): then only work in flight is given up.
+
+    Cancellation: the session is ending.
     """
     if session.active_response is not None or still_playing(session, session.last_response):
         session.emit(
@@ -88,7 +93,10 @@ async def barge_in_on_overlap(
 
 
 async def signal_turn(session: Session, command: cmd.SignalTurn) -> None:
-    """A turn signal that names no command: acknowledged; ``timeout`` and ``close`` end the session (contract 4.2)."""
+    """A turn signal that names no command: acknowledged; ``timeout`` and ``close`` end the session (contract 4.2).
+
+    Cancellation: there is no checkpoint.
+    """
     session.touch(lease=True)
     session.emit(
         ev.TurnEvent(

@@ -26,10 +26,10 @@ PARAM = "item.content.audio"
 NO_HINTS = AppendHints()
 
 
-def decode_item_audio(session: Session, parts: tuple[ItemAudio, ...]) -> FloatAudio | None:
+async def decode_item_audio(session: Session, parts: tuple[ItemAudio, ...]) -> FloatAudio | None:
     """The parts that hold speech as one block at the model's rate; None for an item without audio parts.
 
-    Raises ``bad_audio`` or ``unsupported_audio_format``; then nothing happened.
+    Raises ``bad_audio`` or ``unsupported_audio_format``; then nothing happened. Cancellation: nothing happened either.
     """
     if not parts:
         return None
@@ -39,7 +39,7 @@ def decode_item_audio(session: Session, parts: tuple[ItemAudio, ...]) -> FloatAu
         check_item_format(session, fmt)
         check_whole_samples(part.audio, fmt, param=PARAM)
         decoder = InputDecoder(session.plugin.unit.input_rate_hz)
-        block = np.concatenate([decoder.decode(part.audio, fmt), decoder.flush()])
+        block = np.concatenate([await decoder.decode(part.audio, fmt, param=PARAM), decoder.flush()])
         if session.traits.turn_based or holds_speech(NO_HINTS, block, session.config.overlap_silence_rms):
             blocks.append(block)
     return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
@@ -59,7 +59,8 @@ def commit_item_audio(session: Session, item: Item, audio: FloatAudio, *, announ
     end_ms = int(session.clock_ms + len(audio) * 1000 / session.plugin.unit.input_rate_hz)
     words = item_text(item)
     if session.traits.turn_based:
-        record.wav, record.history_text = wav_of(session, audio), words
+        session.conversation.keep_sound(record, wav_of(session, audio))
+        record.history_text = words
         session.unanswered = merged(session.unanswered, Work(stored=True))
         if announce:
             say_committed(session, item, words, start_ms, end_ms)

@@ -25,15 +25,20 @@ MAX_TOOL_RESULTS: Final = 8
 
 
 async def create_item(session: Session, command: cmd.CreateItem) -> None:
-    """Store an item; it never interrupts and never creates a response."""
+    """Store an item; it never interrupts and never creates a response.
+
+    Cancellation: the session is ending; the item may be lost.
+    """
     item = command.item
     if not item.id:
         item = attrs.evolve(item, id=session.ids.item())
     elif session.conversation.get(item.id) is not None:
         raise RemoteProtocolError("item_exists", f"item {item.id} exists already", param="item.id")
+    if not session.conversation.has_room(item):
+        raise RemoteProtocolError("input_backpressure", "this conversation holds too much; delete items of it")
     if item.type == "function_call_output":
         await hand_over_tool_output(session, item)
-    audio = decode_item_audio(session, command.audio)
+    audio = await decode_item_audio(session, command.audio)
     session.touch(lease=True)
     text = (item.output or "") if item.type == "function_call_output" else item_text(item)
     in_history = item.type == "function_call_output" or (item.type == "message" and bool(text))
@@ -104,12 +109,15 @@ def known(session: Session, item_id: str) -> ItemRecord:
 
 
 async def retrieve_item(session: Session, command: cmd.RetrieveItem) -> None:
-    """The item as last echoed."""
+    """The item as last echoed. Cancellation: there is no checkpoint."""
     session.emit(ev.ItemRetrieved(item=known(session, command.item_id).item))
 
 
 async def delete_item(session: Session, command: cmd.DeleteItem) -> None:
-    """Remove an item, its history entry or its reserved slot, and what of it still waited for an answer."""
+    """Remove an item, its history entry or its reserved slot, and what of it still waited for an answer.
+
+    Cancellation: there is no checkpoint.
+    """
     record = known(session, command.item_id)
     session.touch(lease=True)
     session.conversation.delete(command.item_id)
@@ -127,7 +135,10 @@ async def delete_item(session: Session, command: cmd.DeleteItem) -> None:
 
 
 async def truncate_item(session: Session, command: cmd.TruncateItem) -> None:
-    """Cut an assistant item at what was heard (contract 14.4); then as a truncating ack."""
+    """Cut an assistant item at what was heard (contract 14.4); then as a truncating ack.
+
+    Cancellation: there is no checkpoint.
+    """
     record = known(session, command.item_id)
     item = record.item
     if item.type != "message" or item.role != "assistant":

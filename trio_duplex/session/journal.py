@@ -168,6 +168,11 @@ class Journal:
             self._emptied = trio.Event()
             await self._emptied.wait()
 
+    @property
+    def backlog_bytes(self) -> int:
+        """About how much was appended that no cursor took yet."""
+        return self._pending_bytes
+
     def statistics(self) -> JournalStatistics:
         """A snapshot of the counters."""
         return JournalStatistics(
@@ -186,9 +191,10 @@ class Journal:
         """Give the oldest pending entry its numbers and bytes; all frames of an entry together."""
         entry = self._pending.popleft()
         self._pending_bytes -= entry.size
-        for frame in entry.projected.frames:
+        # Encoded before any number is given: what JSON cannot say is lost whole, and leaves no gap.
+        encoded = [self._encode(frame, seq) for seq, frame in enumerate(entry.projected.frames, self.head + 1)]
+        for data in encoded:
             self.head += 1
-            data = self._encode(frame, self.head)
             self._taken.append(_Taken(self.head, data, entry.at_s))
             self._taken_bytes += len(data)
         if not self._pending:
@@ -227,10 +233,12 @@ class Journal:
 
     def _discard_pending(self) -> None:
         """Number and forget what nobody will ever read (detached after an overflow): the sequence stays gapless."""
-        while self._pending:
-            self._number_oldest()
-        while self._taken:
-            self._forget_oldest()
+        self.head += sum(len(entry.projected.frames) for entry in self._pending)
+        self._pending.clear()
+        self._taken.clear()
+        self._pending_bytes = self._taken_bytes = 0
+        self._last_removed = self.head
+        self._emptied.set()
 
     def _after(self, position: int) -> _Taken | None:
         """The first numbered event above ``position``, numbering one more entry if needed."""

@@ -8,8 +8,24 @@ from typing import Generic, TypeVar
 import attrs
 import trio
 
-from duplex_protocol.commands import DATA_COMMANDS, AppendAudio, Command, CommitInput, CreateItem
+from duplex_protocol.commands import (
+    DATA_COMMANDS,
+    AppendAudio,
+    AppendText,
+    BargeIn,
+    CancelInput,
+    CancelResponse,
+    ClearInput,
+    ClearOutput,
+    Command,
+    CommitInput,
+    CreateItem,
+)
 from duplex_protocol.errors import RemoteProtocolError
+from trio_duplex.session.conversation import stored_bytes
+
+PREEMPTING = (CancelResponse, CancelInput, BargeIn, ClearOutput, ClearInput)
+"""Commands that win over an append which hangs (contract 1.2, 22)."""
 
 
 @attrs.frozen
@@ -27,7 +43,9 @@ def input_bytes(command: Command) -> int:
     if isinstance(command, AppendAudio):
         return len(command.audio) + sum(len(f) for f in command.video_frames)
     if isinstance(command, CreateItem):
-        return sum(len(a.audio) for a in command.audio) + 256
+        return stored_bytes(command.item) + 256
+    if isinstance(command, AppendText):
+        return len(command.text) + 256
     return 256
 
 
@@ -92,6 +110,11 @@ class Mailbox(Generic[Message]):
         self._bytes -= sum(input_bytes(m) for m in dropped)
         self._data -= len(dropped)
         return len(dropped)
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a command waits that wins over a hanging append."""
+        return any(isinstance(message, PREEMPTING) for message in self._messages)
 
     def __len__(self) -> int:
         return len(self._messages)

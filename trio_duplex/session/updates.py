@@ -106,13 +106,13 @@ def release_held(session: Session) -> None:
 
 
 async def heartbeat(session: Session, command: cmd.Heartbeat) -> None:
-    """Refreshes the lease."""
+    """Refreshes the lease. Cancellation: there is no checkpoint."""
     session.touch(lease=True)
     session.emit(ev.HeartbeatAck(session_id=session.id))
 
 
 async def ack_events(session: Session, command: cmd.AckEvents) -> None:
-    """Trim the journal (contract 15.1)."""
+    """Trim the journal (contract 15.1). Cancellation: there is no checkpoint."""
     try:
         session.journal.trim(command.server_event_seq)
     except CursorAhead:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import structlog
-import trio
 
 from duplex_protocol import events as ev
 from duplex_protocol.errors import RemoteProtocolError
@@ -31,9 +30,8 @@ async def hear_append(session: Session, samples: FloatAudio, event_id: str | Non
     A failure drops the buffered input (contract 9.1). Cancellation: the session is ending.
     """
     assert session.detector is not None
-    scope = session.bound = trio.CancelScope(deadline=trio.current_time() + SCORING_TIMEOUT_S)
     reason = "scoring took too long"
-    with scope:
+    with session.bind(SCORING_TIMEOUT_S):
         try:
             return await session.detector.hear(samples)
         except VadFailed as error:
