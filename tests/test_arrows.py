@@ -18,7 +18,9 @@ FORBIDDEN = {
         "time", "random", "secrets", "asyncio", "threading",
     },
     "gpu/duplex_gpu": {"trio", "hypercorn", "trio_websocket", "trio_duplex", "duplex_protocol"},
-    "trio_duplex/session": {"orjson", "torch", "hypercorn", "trio_websocket", "trio_duplex.server", "trio_duplex.client"},
+    "trio_duplex/session": {
+        "orjson", "torch", "hypercorn", "trio_websocket", "trio_duplex.server", "trio_duplex.client",
+    },
     "trio_duplex/client": {"torch", "hypercorn", "trio_duplex.server", "trio_duplex.session", "trio_duplex.hub"},
     "trio_duplex/models": {"trio_duplex.server", "trio_duplex.client", "trio_duplex.session"},
     "trio_duplex/server": {"torch", "trio_duplex.client"},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trio_duplex.client import DuplexClient, SessionConfig
-    from trio_duplex.config import Deployment, DeployError, load_deployment
+    from trio_duplex.config import DeployError, Deployment, load_deployment
     from trio_duplex.hub import Hub
     from trio_duplex.inprocess import EmbeddedHub, open_hub
     from trio_duplex.server.listener import BoundAddress
