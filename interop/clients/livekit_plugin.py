@@ -1,7 +1,8 @@
 """LiveKit's agents with its OpenAI realtime plugin: an ``AgentSession`` whose room is this script; all at its defaults.
 
 The microphone and the loudspeaker are LiveKit's own interfaces (``AudioInput``, ``AudioOutput``), as its console uses
-them. The plugin greets by ``response.create`` first, which only works when its ``metadata`` comes back.
+them. The plugin greets by ``response.create`` first, which only works when its ``metadata`` comes back. Every 20
+minutes (here: sooner) it changes over to a new connection and tells it the history.
 """
 
 from __future__ import annotations
@@ -18,6 +19,23 @@ from livekit.agents.voice import io
 from livekit.plugins import openai
 
 CHUNK_MS = 50
+CONNECTION_S = 75.0
+"""After what time the plugin shall change its connection; by then the rest of the conversation should be over."""
+
+
+class Model(openai.realtime.RealtimeModel):
+    """The plugin's model, which tells when a session of it has a new connection."""
+
+    def __init__(self, talk: Conversation, **options: Any) -> None:
+        super().__init__(**options)
+        self._talk = talk
+
+    def session(self, **options: Any) -> Any:
+        """A new session."""
+        session = super().session(**options)
+        session.on("session_reconnected", lambda _: self._talk.reconnected())
+        session.on("openai_server_event_received", self._talk.wired)
+        return session
 
 
 class Ear(io.AudioInput):
@@ -99,6 +117,18 @@ class Conversation(r.Ledger):
         self.messages: list[Any] = []
         self.calls: list[int] = []
         self.closed: list[Any] = []
+        self.connections = 1
+        self.detection: Any = None
+
+    def wired(self, event: dict[str, Any]) -> None:
+        """An event of the server, as it came."""
+        if event["type"] == "session.updated":
+            self.detection = event["session"]["audio"]["input"]["turn_detection"]
+
+    def reconnected(self) -> None:
+        """The plugin has changed its connection."""
+        self.connections += 1
+        self.changed()
 
     def follow(self, session: AgentSession[None]) -> None:
         """Listen to everything that the session says about itself."""
@@ -146,7 +176,8 @@ class Robot(Agent):
 
 async def scene(report: r.Report) -> None:
     talk = Conversation()
-    model = openai.realtime.RealtimeModel(base_url=r.SERVER.replace("ws", "http", 1) + "/v1", api_key=r.KEY)
+    base_url = r.SERVER.replace("ws", "http", 1) + "/v1"
+    model = Model(talk, base_url=base_url, api_key=r.KEY, max_session_duration=CONNECTION_S)
     session: AgentSession[None] = AgentSession(llm=model)
     talk.follow(session)
     ear = Ear()
@@ -157,6 +188,7 @@ async def scene(report: r.Report) -> None:
         greeting = session.generate_reply(instructions="Say hello to the user.")
         await asyncio.wait_for(greeting.wait_for_playout(), r.TALK_S)
         await talk.until("the greeting", lambda: talk.said("assistant"))
+        r.check(talk.detection and talk.detection["type"] == "semantic_vad", f"turn detection is {talk.detection}")
         report.passed(
             "connect", f"its defaults: semantic_vad; greeted by generate_reply: {text(talk.said('assistant')[0])!r}"
         )
@@ -190,14 +222,18 @@ async def scene(report: r.Report) -> None:
             "its words", lambda: any(r.has_words(text(m), r.TOOL_RESULT_WORDS) for m in talk.said("assistant"))
         )
         report.passed("function", f"go_forward(10), then {text(talk.said('assistant')[-1])!r}")
+        await talk.until("a new connection", lambda: talk.connections > 1, within_s=CONNECTION_S + r.ANSWER_S)
+        recalled = session.generate_reply(user_input="What did I say?")
+        await asyncio.wait_for(recalled.wait_for_playout(), r.TALK_S)
+        await talk.until("an answer on it", lambda: r.has_words(text(talk.said("assistant")[-1]), ("forward",)))
         speaking.cancel()
     await session.aclose()
     await model.aclose()
     r.check(talk.closed and talk.closed[0].error is None, f"closed with {talk.closed}")
     r.check(not talk.complaints, "; ".join(talk.complaints))
     users = len(talk.said("user"))
-    r.check(users == 3, f"the history has {users} messages of the user, not 3")
-    report.passed("end", f"closed; {len(session.history.items)} items of history")
+    r.check(users == 4, f"the history has {users} messages of the user, not 4")
+    report.passed("end", "changed its connection and told the new one the history; closed")
 
 
 def text(message: Any) -> str:

@@ -14,7 +14,9 @@ import orjson
 import pytest
 import trio
 
+from tests.cli.command import error_line, run
 from tests.server.server_kit import open_tcp, raw_client, read_to_end, upgrade_request
+from trio_duplex import cli
 from trio_duplex.config import AuthSettings, DeployError, Deployment, load_deployment
 from trio_duplex.server.auth import Gate, is_loopback, load_keys, with_keys_from_environment
 from trio_duplex.server.listener import BoundAddress
@@ -338,3 +340,33 @@ async def test_pages_over_http_are_guarded_by_origin_too() -> None:
         assert (await http.get("/v1/models")).status_code == 200
         answer = await http.get("/v1/models", headers={"origin": "https://evil.example.org"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_not_allowed")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_in_one_line_that_keys_are_needed() -> None:
+    said = error_line(run("serve", "--host", "0.0.0.0", "--port", "0"))
+    assert "--api-keys-file" in said
+    assert "--no-auth" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--no-auth", "--api-keys-file", "keys"], "exclude each other"),
+        (["--allow-origin", "app.example.org"], "an origin looks like"),
+        (["--api-keys-file", "missing"], "missing"),
+    ],
+)
+def test_the_commands_flags_are_checked(arguments: list[str], says: str, tmp_path: Path) -> None:
+    assert says in error_line(run("serve", "--port", "0", *arguments, cwd=tmp_path))
+
+
+def test_the_flags_become_the_deployments_auth(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRIO_DUPLEX_API_KEYS", KEY)
+    plain = Deployment(model="demo")
+    assert cli._with_auth(plain, None, False, ()).auth == AuthSettings(keys_env="TRIO_DUPLEX_API_KEYS")
+    assert cli._with_auth(plain, None, True, ()).auth == AuthSettings(required=False)
+    keyed = cli._with_auth(plain, tmp_path, False, ("https://a.example.org",)).auth
+    assert keyed == AuthSettings(required=True, keys_file=tmp_path, origins=("https://a.example.org",))
