@@ -143,7 +143,7 @@ class Replica:
                 warm = await trio.to_thread.run_sync(thread.wait_ready, LOAD_TIMEOUT_S, abandon_on_cancel=True)
             except ThreadDied as death:
                 if isinstance(death.__cause__, UNUSABLE):
-                    raise DeployError(str(death.__cause__)) from death.__cause__
+                    raise DeployError(" ".join(str(death.__cause__).split())) from death.__cause__
                 raise ModelGone(f"loading failed: {death.__cause__!r}") from death.__cause__
             if not warm:
                 raise ModelGone(f"the network was not warm after {LOAD_TIMEOUT_S:.0f} s")
