@@ -171,7 +171,7 @@ class Hub:
         if strict and update.config.model and update.config.model != self.plugin.name:
             raise RemoteProtocolError(
                 "model_not_found",
-                f"this server runs {self.plugin.name!r}, not {update.config.model!r}",
+                f"this server runs {self.plugin.name!r}, not {update.config.model[:256]!r}",
                 param="session.model",
             )
         config = self.plugin.check(attrs.evolve(update, config=attrs.evolve(update.config, model=self.plugin.name)))
@@ -261,7 +261,7 @@ class Hub:
         session = self._sessions.get(request.session_id)
         if session is None or session.state != "open":
             raise RemoteProtocolError(
-                "session_resume_expired", f"Unknown or expired duplex session: {request.session_id}"
+                "session_resume_expired", f"Unknown or expired duplex session: {request.session_id[:256]}"
             )
         if not session.resumable:
             raise RemoteProtocolError("unsupported_session_resume", "this session cannot be resumed")

@@ -101,8 +101,9 @@ def _session_id(session: Json) -> str | None:
     for key in ("session_id", "id"):
         value = session.get(key)
         if value is not None:
-            if not isinstance(value, str) or not value or len(value) > 256:
-                raise wrong_field(key, f"{key} must be a string of 1..256 characters")
+            # It stands in logs: nothing that moves a terminal's cursor.
+            if not isinstance(value, str) or not 0 < len(value) <= 256 or not value.isprintable():
+                raise wrong_field(key, f"{key} must be a string of 1..256 printable characters")
             return value
     return None
 

@@ -272,6 +272,9 @@ def test_a_format_update_keeps_what_it_does_not_name() -> None:
         ({"audio": {"output": []}}, "invalid_request_error", "audio.output"),
         ({"session_id": 5}, "invalid_request_error", "session_id"),
         ({"session_id": ""}, "invalid_request_error", "session_id"),
+        ({"session_id": "a\nb"}, "invalid_request_error", "session_id"),
+        ({"session_id": "\x1b[31m"}, "invalid_request_error", "session_id"),
+        ({"session_id": "x" * 257}, "invalid_request_error", "session_id"),
     ],
     ids=str,
 )
