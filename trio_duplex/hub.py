@@ -239,7 +239,7 @@ class Hub:
         if self._occupied < self.settings.session_limit:
             return
         for session in list(self._sessions.values()):
-            if not session.strict and session.attachment is None and session.state == "open":
+            if not session.strict and session.attachment is None and not session.ending:
                 session.request_end("disconnect_grace_expired", expired=True)
                 with trio.move_on_after(DISPLACE_TIMEOUT_S):
                     await session.ended.wait()

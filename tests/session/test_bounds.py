@@ -21,7 +21,7 @@ from trio_duplex.server.connection import Connection
 from trio_duplex.server.handshake import Entrance
 from trio_duplex.session import conversation
 from trio_duplex.session.audio_io import STEP_SAMPLES
-from trio_duplex.session.core import CLEANUP_TIMEOUT_S, OPEN_TIMEOUT_S
+from trio_duplex.session.core import CLEANUP_TIMEOUT_S, OPEN_TIMEOUT_S, Session
 from trio_duplex.session.input_buffer import InputBuffer
 from trio_duplex.session.journal import Journal
 from trio_duplex.session.settings import SessionSettings
@@ -35,7 +35,7 @@ UNITS = ScriptedOptions(owns_turns=False, slots=2, traits=Traits(detects_speech=
 # --- the model's slot ---------------------------------------------------------------------------------------------
 
 
-async def open_one(hub: Hub, config: dict[str, object] | None = None) -> object:
+async def open_one(hub: Hub, config: dict[str, object] | None = None) -> Session:
     dialect = RealtimeDialect(view="duplex")
     return await hub.open_session(dialect, dialect.parse_open(config or {}, hub.plugin.defaults))
 
@@ -131,6 +131,27 @@ async def test_a_handshake_cancelled_at_its_very_end_leaves_a_detached_session(
             await Connection(Nobody(), talk.hub, lambda *_: Sudden()).run()  # type: ignore[arg-type,return-value]
         assert scope.cancelled_caught
         assert session.attachment is None
+
+
+async def test_newcomers_at_once_displace_one_detached_session_each(autojump_clock: trio.testing.MockClock) -> None:
+    """Contract 25: none is refused while a detached plain-view session holds a slot."""
+    hub = Hub(ScriptedPlugin(ScriptedOptions()), SessionSettings(max_sessions=2))
+
+    async def visit() -> None:
+        dialect = RealtimeDialect(view="plain")
+        opened.append(await hub.open_session(dialect, dialect.parse_open({}, hub.plugin.defaults), strict=False))
+
+    opened: list[Session] = []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(hub.run)
+        await hub.ready.wait()
+        for _ in range(2):
+            async with trio.open_nursery() as visits:
+                visits.start_soon(visit)
+                visits.start_soon(visit)
+        assert [session.close_reason for session in opened[:2]] == ["disconnect_grace_expired"] * 2
+        assert [session.state for session in opened[2:]] == ["open", "open"]
+        nursery.cancel_scope.cancel()
 
 
 # --- the event loop -----------------------------------------------------------------------------------------------
@@ -275,14 +296,14 @@ async def test_only_chosen_session_ids_are_remembered(autojump_clock: trio.testi
     async with talking() as talk:
         for _ in range(3):
             session = await open_one(talk.hub)
-            session.request_end("session_close")  # type: ignore[attr-defined]
-            await session.ended.wait()  # type: ignore[attr-defined]
+            session.request_end("session_close")
+            await session.ended.wait()
         assert not talk.hub._incarnations
         for incarnation in range(3):
             session = await open_one(talk.hub, {"session_id": "mine"})
-            assert session.incarnation == incarnation  # type: ignore[attr-defined]
-            session.request_end("session_close")  # type: ignore[attr-defined]
-            await session.ended.wait()  # type: ignore[attr-defined]
+            assert session.incarnation == incarnation
+            session.request_end("session_close")
+            await session.ended.wait()
 
 
 async def test_a_reader_that_is_too_slow_is_left_behind(autojump_clock: trio.testing.MockClock) -> None:

@@ -215,6 +215,11 @@ class SessionBase:
         return self.generation.response if self.generation else None
 
     @property
+    def ending(self) -> bool:
+        """Whether its end was asked for already."""
+        return self._end_requested
+
+    @property
     def holds_input(self) -> bool:
         """Whether input stays in the session until it is committed."""
         return holds_input(self.config, self.traits)
