@@ -1,0 +1,13 @@
+"""Models for processes under test, by name (see ``scripted_process``)."""
+
+from __future__ import annotations
+
+from trio_duplex.testing import Piece, ScriptedOptions
+from trio_duplex.testing.scripted_model import ScriptedPlugin
+
+
+def scripted() -> ScriptedPlugin:
+    """Answers of two minutes, made all at once, so that a client that never reads has much to leave unread."""
+    return ScriptedPlugin(
+        ScriptedOptions(script=lambda _: [Piece(f"word{k} ", 2_000) for k in range(60)], unpaced=True)
+    )
