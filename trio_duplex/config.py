@@ -40,6 +40,24 @@ class AuthSettings:
     origins: tuple[str, ...] | None = attrs.field(default=None, validator=_origins)
 
 
+def _above_zero(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise ValueError(f"{attribute.name} must be greater than 0, got {value}")
+
+
+@attrs.frozen(kw_only=True)
+class LimitSettings:
+    """How much one client may take; :mod:`trio_duplex.server.access` applies it. None = no bound of its own.
+
+    ``max_sessions_per_key``: live sessions of one API key and its ephemeral keys. ``max_input_speed``: audio of one
+    session, as a multiple of real time, for long; ``input_burst_s`` seconds of audio may come at once.
+    """
+
+    max_sessions_per_key: int | None = attrs.field(default=None, validator=_above_zero)
+    max_input_speed: float | None = attrs.field(default=4.0, validator=_above_zero)
+    input_burst_s: float = attrs.field(default=300.0, validator=_above_zero)
+
+
 @attrs.frozen
 class Deployment:
     """One deployed model: which plugin, its options, the bounds of its sessions (contract 16.2), who may connect."""
@@ -48,6 +66,7 @@ class Deployment:
     session_mode: Literal["duplex", "turn"] = "duplex"
     duplex_session: SessionSettings = SessionSettings()
     auth: AuthSettings = AuthSettings()
+    limits: LimitSettings = LimitSettings()
     options: dict[str, Any] = attrs.field(factory=dict)
     """The model's own block, structured by its plugin."""
 

@@ -19,6 +19,10 @@ __all__ = ["DuplexApp", "Endpoint", "HttpReply", "Refusal", "Visitor", "json_rep
 Endpoint = Callable[[ServerSocket], Awaitable[None]]
 Health = Callable[[], tuple[bool, Mapping[str, Any]]]
 Page = Callable[[], "HttpReply"]
+Post = Callable[[bytes, "Visitor"], "HttpReply"]
+
+MAX_BODY_BYTES: Final = 64 * 1024
+BODY_TIMEOUT_S: Final = 10.0
 
 LOST_PROMISES: Final = (
     "a malformed handshake ends the whole process",
@@ -91,6 +95,11 @@ def _error_body(code: str, message: str, **more: object) -> bytes:
     return orjson.dumps({"error": {"type": "invalid_request_error", "code": code, "message": message, **more}})
 
 
+def _page_visitor(scope: Any) -> _PageVisitor:
+    client = scope.get("client")
+    return _PageVisitor(scope["path"], join_headers(scope["headers"]), (client[0], client[1]) if client else None)
+
+
 def _no_models() -> object:
     return {"object": "list", "data": []}
 
@@ -108,7 +117,7 @@ class DuplexApp:
     - ``health``: (healthy, detail) for ``GET /health``: 200 or 503.
     - ``models``: the JSON of ``GET /v1/models``.
     - ``metrics``: the text of ``GET /metrics`` (Prometheus format); without it the path is unknown.
-    - ``pages``: further GET paths.
+    - ``pages``: further GET paths. ``posts``: POST paths; each gets the body (at most 64 KiB, within ten seconds).
     - ``authorize``: asked before every upgrade of a known path, and before every page but ``/health``; a Refusal is
       sent as the HTTP answer.
     - ``startup``, ``shutdown``: awaited at the two ends of the lifespan.
@@ -121,6 +130,7 @@ class DuplexApp:
     models: Callable[[], object] = _no_models
     metrics: Callable[[], str] | None = None
     pages: Mapping[str, Page] = attrs.field(factory=dict)
+    posts: Mapping[str, Post] = attrs.field(factory=dict)
     authorize: Callable[[Visitor], Refusal | None] | None = None
     startup: Callable[[], Awaitable[None]] = _nothing
     shutdown: Callable[[], Awaitable[None]] = _nothing
@@ -140,7 +150,7 @@ class DuplexApp:
         if kind == "websocket":
             await self._serve_socket(ServerSocket(scope, receive, send))
         elif kind == "http":
-            await self._serve_http(scope, send)
+            await self._serve_http(scope, receive, send)
         elif kind == "lifespan":
             await self._serve_lifespan(receive, send)
         else:
@@ -185,9 +195,14 @@ class DuplexApp:
 
     # -- HTTP ---------------------------------------------------------------------------------------------------
 
-    async def _serve_http(self, scope: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+    async def _serve_http(
+        self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None:
         try:
-            reply = self._reply(scope)
+            if scope["path"] in self.posts:
+                reply = await self._post_reply(scope, receive)
+            else:
+                reply = self._reply(scope)
         except Exception as error:  # noqa: BLE001  (border)
             log.error("page_crashed", path=scope["path"], exception=plain_traceback(error))
             reply = HttpReply(500, _error_body("internal_error", "this page failed"))
@@ -207,15 +222,39 @@ class DuplexApp:
         if method not in ("GET", "HEAD"):
             body = _error_body("method_not_allowed", f"{path} answers GET only")
             return HttpReply(405, body, headers={"allow": "GET, HEAD"})
-        if path != "/health" and self.authorize is not None:
-            client = scope.get("client")
-            visitor = _PageVisitor(path, join_headers(scope["headers"]), (client[0], client[1]) if client else None)
-            refusal = self.authorize(visitor)
-            if refusal is not None:
-                return HttpReply(
-                    refusal.status, _error_body(refusal.code, refusal.message), headers=dict(refusal.headers)
-                )
+        if path != "/health" and (refused := self._refused(_page_visitor(scope))) is not None:
+            return refused
         return page()
+
+    def _refused(self, visitor: Visitor) -> HttpReply | None:
+        refusal = self.authorize(visitor) if self.authorize is not None else None
+        if refusal is None:
+            return None
+        return HttpReply(refusal.status, _error_body(refusal.code, refusal.message), headers=dict(refusal.headers))
+
+    async def _post_reply(self, scope: Any, receive: Callable[[], Awaitable[Any]]) -> HttpReply:
+        """Who asks is checked before a byte of the body is waited for. Cancellation: the request is dropped."""
+        path, visitor = scope["path"], _page_visitor(scope)
+        if scope["method"] != "POST":
+            return HttpReply(
+                405, _error_body("method_not_allowed", f"{path} answers POST only"), headers={"allow": "POST"}
+            )
+        refused = self._refused(visitor)
+        if refused is not None:
+            return attrs.evolve(refused, headers={**refused.headers, "connection": "close"})
+        body = b""
+        with trio.move_on_after(BODY_TIMEOUT_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    break
+                body += message.get("body", b"")
+                if len(body) > MAX_BODY_BYTES:
+                    message_text = f"the body may have {MAX_BODY_BYTES} bytes"
+                    return HttpReply(413, _error_body("body_too_large", message_text), headers={"connection": "close"})
+                if not message.get("more_body", False):
+                    return self.posts[path](body, visitor)
+        return HttpReply(408, _error_body("body_timeout", "the body did not come"), headers={"connection": "close"})
 
     def _page(self, path: str) -> Page | None:
         if path == "/health":
@@ -227,7 +266,7 @@ class DuplexApp:
         return self.pages.get(path)
 
     def _paths(self) -> list[str]:
-        known = {"/health", "/v1/models", *self.pages, *self.sockets}
+        known = {"/health", "/v1/models", *self.pages, *self.posts, *self.sockets}
         return sorted(known | {"/metrics"} if self.metrics is not None else known)
 
     def _health_page(self) -> HttpReply:

@@ -21,7 +21,7 @@ def make_app() -> DuplexApp:
     deployment = load_deployment(Path(path)) if path else Deployment(model="demo")
     # Where the server listens is not known here: without keys only peers on this machine are let in.
     gate = Gate.build(with_keys_from_environment(deployment.auth))
-    return build_app(build_hub(deployment), gate)
+    return build_app(build_hub(deployment), gate, deployment.limits)
 
 
 app = make_app()

@@ -20,6 +20,7 @@ import structlog
 
 from trio_duplex.config import AuthSettings, DeployError
 from trio_duplex.server.app import Refusal, Visitor
+from trio_duplex.server.secrets import PREFIX, ClientSecret, ClientSecrets
 
 __all__ = ["DEFAULT_KEYS_ENV", "KEY_SUBPROTOCOL", "Gate", "is_loopback", "load_keys", "with_keys_from_environment"]
 
@@ -42,12 +43,14 @@ class Gate:
     """Decides about every visitor; ``DuplexApp.authorize`` is one.
 
     ``digests``: SHA-256 of each valid key; empty = no key is asked for. ``local_only``: without keys, peers elsewhere
-    are refused. ``origins`` as in :class:`trio_duplex.config.AuthSettings`.
+    are refused. ``origins`` as in :class:`trio_duplex.config.AuthSettings`. ``secrets``: ephemeral keys, which open
+    sessions and pages like any other key; None = there are none.
     """
 
     digests: tuple[bytes, ...] = attrs.field(default=(), repr=lambda digests: f"<{len(digests)} keys>")
     local_only: bool = True
     origins: tuple[str, ...] | None = None
+    secrets: ClientSecrets | None = attrs.field(default=None, repr=False)
 
     @classmethod
     def build(cls, settings: AuthSettings, *, host: str | None = None) -> Gate:
@@ -84,9 +87,25 @@ class Gate:
             )
         # Every pair is compared, so that the time says nothing about which key or candidate came close.
         matches = [hmac.compare_digest(_digest(key), digest) for key in presented for digest in self.digests]
-        if any(matches):
+        if any(matches) or self.secret_of(visitor) is not None:
             return None
         return Refusal(401, "invalid_api_key", "the API key that was sent is not one of this server's", CHALLENGE)
+
+    def secret_of(self, visitor: Visitor) -> ClientSecret | None:
+        """The live ephemeral key that the visitor presents."""
+        if self.secrets is None:
+            return None
+        found = (self.secrets.find(key) for key in _presented(visitor) if key.startswith(PREFIX))
+        return next((secret for secret in found if secret is not None), None)
+
+    def owner_of(self, visitor: Visitor) -> bytes | None:
+        """Digest of the API key that the visitor presents, or of the one behind its ephemeral key; None without."""
+        for key in _presented(visitor):
+            digest = _digest(key)
+            if any([hmac.compare_digest(digest, each) for each in self.digests]):
+                return digest
+        secret = self.secret_of(visitor)
+        return None if secret is None else secret.owner
 
     def _place_refusal(self, visitor: Visitor) -> Refusal | None:
         """A server without keys is for its own machine, however its app was started."""

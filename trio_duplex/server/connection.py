@@ -19,6 +19,7 @@ from duplex_protocol.handshake import choose_view
 from duplex_protocol.realtime import RealtimeDialect
 from duplex_protocol.values import Json
 from trio_duplex.hub import Hub
+from trio_duplex.server.access import Access, bound_command
 from trio_duplex.server.handshake import Entrance, Handshake, HandshakeEnded
 from trio_duplex.server.socket import SocketGone, SocketLike
 from trio_duplex.session.attachment import Attachment
@@ -39,6 +40,8 @@ class Connection:
     socket: SocketLike
     hub: Hub
     handshake: Callable[[SocketLike, Hub], Handshake]
+    access: Access | None = None
+    """The server's bounds per key and session; None where the caller is trusted."""
 
     async def run(self) -> None:
         """Shake hands, then converse. Cancellation: the session is detached, not ended."""
@@ -119,6 +122,9 @@ class Connection:
     def _take(self, session: Session, event: Json) -> None:
         """Decode one parsed client event and post its commands, in order."""
         for command in session.dialect.decode(event):
+            if self.access is not None:
+                self.access.check_rate(session, command)
+                command = bound_command(command, self.access.bound(self.socket))
             if isinstance(command, UpdateSession):
                 self._maybe_switch_view(session, command)
             session.post(command)

@@ -17,6 +17,8 @@ from duplex_protocol.native import NativeDialect
 from duplex_protocol.realtime import RealtimeDialect
 from duplex_protocol.values import Json
 from trio_duplex.hub import Hub, ResumeRequest, ResyncNeeded
+from trio_duplex.server.access import Access
+from trio_duplex.server.secrets import bind
 from trio_duplex.server.socket import SocketLike
 from trio_duplex.session.attachment import Attachment
 from trio_duplex.session.core import Session
@@ -57,9 +59,10 @@ def truthy(query: Mapping[str, str], name: str) -> bool:
 class Handshake:
     """Shared steps of both routes. ``run`` raises :class:`HandshakeEnded` or returns the entrance."""
 
-    def __init__(self, socket: SocketLike, hub: Hub) -> None:
+    def __init__(self, socket: SocketLike, hub: Hub, access: Access | None = None) -> None:
         self.socket = socket
         self.hub = hub
+        self.access = access
 
     async def run(self) -> Entrance:
         """Accept the socket and open or resume a session.
@@ -111,8 +114,14 @@ class Handshake:
         self, dialect: Dialect, raw: Json, *, by_update: bool, strict: bool, held: tuple[Json, ...] = ()
     ) -> Entrance:
         """Open a session and attach; whatever happens in between, no session is left without an owner."""
-        update = dialect.parse_open(raw, self.hub.plugin.defaults)
-        session = await self.hub.open_session(dialect, update, opened_by_update=by_update, strict=strict)
+        if self.access is None:
+            update = dialect.parse_open(raw, self.hub.plugin.defaults)
+            session = await self.hub.open_session(dialect, update, opened_by_update=by_update, strict=strict)
+        else:
+            update = dialect.parse_open(bind(raw, self.access.bound(self.socket)), self.hub.plugin.defaults)
+            with self.access.opening(self.socket) as opened:
+                session = await self.hub.open_session(dialect, update, opened_by_update=by_update, strict=strict)
+                opened.append(session)
         # No checkpoint between opening and attaching: the session always has an owner or a grace timer.
         return Entrance(session, session.attach(0), held)
 

@@ -6,26 +6,31 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import trio
 
-from trio_duplex.config import Deployment, load_deployment
+from trio_duplex.config import Deployment, LimitSettings, load_deployment
 from trio_duplex.hub import Hub
 from trio_duplex.models.plugin import ModelPlugin
 from trio_duplex.models.registry import build_plugin
 from trio_duplex.models.vad_service import VadService
+from trio_duplex.server.access import Access
 from trio_duplex.server.app import DuplexApp
 from trio_duplex.server.auth import Gate
 from trio_duplex.server.connection import Connection
 from trio_duplex.server.handshake import Handshake, NativeHandshake, RealtimeHandshake
 from trio_duplex.server.listener import BoundAddress, ListenerOptions, serve_asgi
+from trio_duplex.server.secrets import ClientSecrets
 from trio_duplex.server.socket import ServerSocket, SocketLike
 
 
-def endpoint(hub: Hub, handshake: Callable[[SocketLike, Hub], Handshake]) -> Callable[[ServerSocket], Awaitable[None]]:
+def endpoint(
+    hub: Hub, handshake: Callable[[SocketLike, Hub, Access | None], Handshake], access: Access | None = None
+) -> Callable[[ServerSocket], Awaitable[None]]:
     """A WebSocket endpoint: one :class:`Connection` per socket."""
 
     async def serve_socket(socket: ServerSocket) -> None:
-        await Connection(socket, hub, handshake).run()
+        await Connection(socket, hub, lambda socket, hub: handshake(socket, hub, access), access).run()
 
     return serve_socket
 
@@ -36,20 +41,24 @@ def build_hub(deployment: Deployment, plugin: ModelPlugin | None = None) -> Hub:
     return Hub(plugin or build_plugin(deployment), settings, scorer=VadService(settings.session_limit))
 
 
-def build_app(hub: Hub, gate: Gate | None = None) -> DuplexApp:
+def build_app(hub: Hub, gate: Gate | None = None, limits: LimitSettings | None = None) -> DuplexApp:
     """The ASGI app of a hub; its lifespan runs the hub, so sessions outlive sockets. ``gate`` None lets anybody in."""
+    gate = Gate(local_only=False, origins=("*",)) if gate is None else gate
+    gate = attrs.evolve(gate, secrets=ClientSecrets())
+    access = Access(hub, gate, limits or LimitSettings())
 
     async def stop() -> None:
         hub.stop()
 
     return DuplexApp(
         sockets={
-            "/v1/realtime": endpoint(hub, RealtimeHandshake),
-            "/v1/duplex": endpoint(hub, NativeHandshake),
+            "/v1/realtime": endpoint(hub, RealtimeHandshake, access),
+            "/v1/duplex": endpoint(hub, NativeHandshake, access),
         },
         health=hub.health,
         models=lambda: models_page(hub),
         authorize=gate,
+        posts={"/v1/realtime/client_secrets": access.client_secrets_page},
         background=hub.run,
         shutdown=stop,
     )
@@ -92,7 +101,7 @@ async def serve(
 
         async def listen() -> None:
             await serve_asgi(
-                build_app(hub, gate),
+                build_app(hub, gate, deployment.limits),
                 host=host,
                 port=port,
                 options=options,
