@@ -1,11 +1,12 @@
 """CPU of sessions inside the caller's program against the same sessions over loopback sockets.
 
-Run: python bench/inprocess.py [--sessions 100] [--seconds 6] [--out bench/results/inprocess.json]
+Run: python bench/inprocess.py [--sessions 100] [--seconds 6] [--rounds 3] [--out bench/results/inprocess.json]
 
 Each session streams a microphone in 100 ms appends for the whole time, asks once, and hears an answer of the scripted
 model in 100 ms pieces, acknowledging each as played. Both lanes run hub and clients in one process, one after the
 other, at real-time pace; a number is that process's CPU time, kernel included, while the conversations last (opening
-and closing apart).
+and closing apart). The rounds alternate; of each lane the least disturbed one counts. A process that cannot keep pace
+sends in batches, which makes the sockets look cheaper than they are at pace.
 """
 
 from __future__ import annotations
@@ -117,13 +118,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sessions", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    lanes = {
-        "in process": trio.run(in_process, arguments.sessions, arguments.seconds),
-        "over sockets": trio.run(over_sockets, arguments.sessions, arguments.seconds),
-    }
+    rounds = [
+        {
+            "in process": trio.run(in_process, arguments.sessions, arguments.seconds),
+            "over sockets": trio.run(over_sockets, arguments.sessions, arguments.seconds),
+        }
+        for _ in range(arguments.rounds)
+    ]
+    # Of each lane the round that other work on the machine disturbed least.
+    lanes = {lane: min((one[lane] for one in rounds), key=lambda found: found["cpu_s"]) for lane in rounds[0]}
+    ratios = [round(one["over sockets"]["cpu_s"] / one["in process"]["cpu_s"], 2) for one in rounds]
     ratio = lanes["over sockets"]["cpu_s"] / lanes["in process"]["cpu_s"]
     machine = f"{platform.machine()}, {cpu_count()} cores, Python {platform.python_version()}"
     print(f"{machine}; {arguments.sessions} sessions, {arguments.seconds:g} s, {CHUNK_MS} ms appends and pieces")
@@ -131,11 +139,11 @@ def main() -> None:
     for name, lane in lanes.items():
         each = lane["cpu_s"] * 1000 / arguments.sessions
         print(f"{name:16}{lane['cpu_s']:10.2f}{lane['wall_s']:10.2f}{lane['answer_audio_s']:22.1f}{each:22.1f}")
-    print(f"ratio: {ratio:.2f} (wanted: {WANTED_RATIO:g} or more)")
+    print(f"ratio: {ratio:.2f} (wanted: {WANTED_RATIO:g} or more); round by round: {', '.join(map(str, ratios))}")
     if arguments.out is not None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         versions = {name: version(name) for name in ("trio", "hypercorn", "trio-websocket", "orjson")}
-        results = {"machine": machine, "sessions": arguments.sessions, "lanes": lanes, "ratio": ratio}
+        results = {"machine": machine, "sessions": arguments.sessions, "lanes": lanes, "ratio": ratio, "ratios": ratios}
         arguments.out.write_text(json.dumps(results | {"versions": versions}, indent=2) + "\n")
 
 
