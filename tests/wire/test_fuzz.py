@@ -120,7 +120,7 @@ UPDATES = st.sampled_from(
         {"modalities": ["text"]},
         {"modalities": ["audio", "text"]},
         {"output_audio_format": "g711_ulaw"},
-        {"output_audio_format": {"type": "audio/pcm", "rate": 16_000}},
+        {"output_audio_format": {"type": "audio/pcm", "rate": 24_000}},
         {"input_audio_format": "g711_alaw"},
         {"temperature": "warm"},
         {"voice": "x"},
@@ -331,9 +331,10 @@ def _code(error: Json) -> Any:
 
 
 def transcribe(rig: Rig, wire: Wire) -> None:
-    """The model understood the last committed turn late."""
+    """The model understood the last committed turn late, and once."""
     committed = wire.of("input_audio_buffer.committed")
-    if committed and not rig.plugin.sessions[-1].closed:
+    told = {e["item_id"] for e in wire.of("conversation.item.input_audio_transcription.completed")}
+    if committed and committed[-1]["item_id"] not in told and not rig.plugin.sessions[-1].closed:
         turn = rig.plugin.sessions[-1]._turn()
         turn.item_id, turn.transcript = committed[-1]["item_id"], "late words"
         rig.plugin.sessions[-1].hear(TurnTranscribed(turn=turn))
