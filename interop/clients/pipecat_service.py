@@ -21,11 +21,11 @@ from pipecat.frames.frames import (
     Frame,
     InputAudioRawFrame,
     InterruptionFrame,
+    LLMFullResponseStartFrame,
     LLMRunFrame,
     OutputAudioRawFrame,
     StartFrame,
     TranscriptionFrame,
-    TTSAudioRawFrame,
 )
 from pipecat.observers.base_observer import BaseObserver, FramePushed
 from pipecat.pipeline.pipeline import Pipeline
@@ -86,9 +86,8 @@ class Conversation(r.Ledger, BaseObserver):
         self._seen: set[int] = set()
         self.playing = False
         self.heard: list[bytearray] = []
-        """Played sound, by answer."""
-        self.given_s: list[float] = []
-        """What the service gave of each answer."""
+        """Played sound, by answer. After a barge-in Pipecat may play a rest of the old one, which is no new answer."""
+        self._responded = False
         self.interruptions = 0
         self.user_words: list[str] = []
         self.calls: list[int] = []
@@ -109,15 +108,15 @@ class Conversation(r.Ledger, BaseObserver):
 
     def take(self, frame: Frame) -> None:
         match frame:
+            case LLMFullResponseStartFrame():
+                self._responded = True
             case BotStartedSpeakingFrame() if not self.playing:
                 self.playing = True
-                self.heard.append(bytearray())
+                if self._responded:
+                    self._responded = False
+                    self.heard.append(bytearray())
             case BotStoppedSpeakingFrame():
                 self.playing = False
-            case TTSAudioRawFrame():
-                while len(self.given_s) < len(self.heard) + (not self.playing):
-                    self.given_s.append(0.0)
-                self.given_s[-1] += r.seconds(frame.audio)
             case InterruptionFrame():
                 self.interruptions += 1
             case TranscriptionFrame():
