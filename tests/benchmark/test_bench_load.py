@@ -105,7 +105,7 @@ def check_result(run: Run, folder: Path) -> None:
         draw(files[".png"], "", [run])
 
 
-async def test_refused_callers_stay_in_the_denominator() -> None:
+async def test_g5_refused_callers_stay_in_the_denominator() -> None:
     load = Load(scenario="barge-in", sessions=3, seconds=6.0, ramp_s=0.3, settle_s=0.1, plan=PLAN)
     run = await measured(load, max_sessions=1)
     assert (len(run.admitted), run.refused) == (1, ["duplex_session_busy"] * 2)
@@ -114,7 +114,7 @@ async def test_refused_callers_stay_in_the_denominator() -> None:
     assert run.counts().answered == run.counts_of(admitted).answered
 
 
-async def test_the_load_does_not_wait_for_answers() -> None:
+async def test_g5_the_load_does_not_wait_for_answers() -> None:
     """A model that never answers hears as much as one that does, and nothing counts as answered."""
     load = Load(scenario="question", sessions=1, seconds=6.0, ramp_s=0.0, settle_s=0.1, plan=PLAN)
     run = await measured(load, attrs.evolve(TALKER, script=lambda _: [Hang()]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.faults.networks import FaultyNetworks, demo_plugin
+from trio_duplex.models.demo import DemoPlugin
 from trio_duplex.testing import Piece, ScriptedOptions
 from trio_duplex.testing.scripted_model import ScriptedPlugin
 
@@ -11,3 +13,8 @@ def scripted() -> ScriptedPlugin:
     return ScriptedPlugin(
         ScriptedOptions(script=lambda _: [Piece(f"word{k} ", 2_000) for k in range(60)], unpaced=True)
     )
+
+
+def stuck() -> DemoPlugin:
+    """The demo model on its real threads; the first step of its detector never returns."""
+    return demo_plugin(FaultyNetworks(fault="never returns"), stuck_after_s=1.0)

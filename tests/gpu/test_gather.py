@@ -40,7 +40,7 @@ def test_nothing_waits() -> None:
     assert gather.wait_s(0.0, 0.0) is None
 
 
-def test_slots_in_phase_are_waited_for_and_share_a_step() -> None:
+def test_g3_slots_in_phase_are_waited_for_and_share_a_step() -> None:
     gather = steady(3)
     gather.add(0, Row(10.0 + PERIOD))
     assert gather.wait_s(10.0 + PERIOD, 0.0) == pytest.approx(WINDOW)

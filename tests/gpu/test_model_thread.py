@@ -75,7 +75,7 @@ def test_rows_of_a_slot_run_in_order_from_a_reset_state(loop: Loop, step: SumSte
     assert all(result.error is None and result.finished_s >= result.started_s for result in results)
 
 
-def test_rows_that_are_due_share_one_step_and_one_call(loop: Loop, step: SumStep, start: Start) -> None:
+def test_g2_rows_that_are_due_share_one_step_and_one_call(loop: Loop, step: SumStep, start: Start) -> None:
     thread = start(step)
     held = hold(step, loop, thread)
     results: list[RowResult[int]] = []
@@ -91,7 +91,7 @@ def test_rows_that_are_due_share_one_step_and_one_call(loop: Loop, step: SumStep
     assert (statistics.steps, statistics.rows, statistics.occupancy_mean) == (2, 8, 4.0)
 
 
-def test_gather_under_jitter(loop: Loop, step: SumStep, start: Start) -> None:
+def test_g3_gather_under_jitter(loop: Loop, step: SumStep, start: Start) -> None:
     """Eight sessions of one phase with up to 8 ms of jitter: few steps, not eight for each frame."""
     thread = start(step, gather_window_s=0.05)
     results: list[RowResult[int]] = []

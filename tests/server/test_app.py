@@ -82,7 +82,7 @@ async def test_a_page_that_crashes_is_a_500_and_the_server_lives(serve: Any, log
     await converse(bound)
 
 
-async def test_a_crashing_endpoint_closes_its_socket_with_1011_and_hurts_nobody(
+async def test_h6_a_crashing_endpoint_closes_its_socket_with_1011_and_hurts_nobody(
     serve: Any, logs: list[dict[str, Any]]
 ) -> None:
     async def crash(sock: ServerSocket) -> None:

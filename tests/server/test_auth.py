@@ -84,7 +84,7 @@ def offered(*words: str) -> bytes:
         (offered("realtime", f"openai-insecure-api-key.{WRONG}"), "invalid_api_key"),
     ],
 )
-async def test_without_a_valid_key_there_is_a_reason_and_no_upgrade(headers: bytes, code: str, path: str) -> None:
+async def test_u1_u4_without_a_valid_key_there_is_a_reason_and_no_upgrade(headers: bytes, code: str, path: str) -> None:
     async with served(KEYED) as bound:
         status, answer = await first_answer(bound, headers, path)
     assert status == 401
@@ -121,7 +121,7 @@ async def test_a_browser_gives_its_key_as_a_sub_protocol_and_gets_realtime_back(
         assert orjson.loads(await client.next_text())["type"] == "session.created"
 
 
-async def test_a_refused_client_that_does_not_hang_up_is_closed_within_a_second() -> None:
+async def test_d6_a_refused_client_that_does_not_hang_up_is_closed_within_a_second() -> None:
     async with served(KEYED) as bound, await open_tcp(bound) as stream:
         with trio.fail_after(1):
             await stream.send_all(upgrade_request(PATH))

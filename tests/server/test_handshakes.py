@@ -36,7 +36,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", [*MALFORMED, *ODD])
-async def test_malformed_handshake_hurts_only_itself(serve: Any, quiet: Any, name: str) -> None:
+async def test_h1_h7_malformed_handshake_hurts_only_itself(serve: Any, quiet: Any, name: str) -> None:
     bound = await serve(make_app())
     request = {**MALFORMED, **ODD}[name]
     async with raw_client(bound) as bystander:
@@ -125,7 +125,7 @@ async def test_a_page_nobody_reads_is_given_up(serve: Any) -> None:
     await converse(bound)
 
 
-async def test_an_endpoint_that_never_accepts_is_bounded(serve: Any) -> None:
+async def test_d6_an_endpoint_that_never_accepts_is_bounded(serve: Any) -> None:
     ended = trio.Event()
 
     async def undecided(sock: ServerSocket) -> None:
@@ -214,7 +214,7 @@ async def test_an_unknown_path_says_which_paths_there_are(serve: Any, quiet: Any
     assert b"/v1/realtim;" in answer
 
 
-async def test_tcp_ends_within_a_second_of_a_refused_handshake_even_if_the_client_stays(serve: Any) -> None:
+async def test_d6_tcp_ends_within_a_second_of_a_refused_handshake_even_if_the_client_stays(serve: Any) -> None:
     bound = await serve(make_app())
     for request in (upgrade_request("/nowhere"), ODD["no key"], MALFORMED["body"]):
         async with await open_tcp(bound) as stream:

@@ -43,7 +43,7 @@ async def test_a_client_that_never_reads_stalls_only_itself_and_abort_frees_it_a
     await converse(bound)
 
 
-async def test_a_blocked_send_can_be_cancelled_and_costs_the_connection(serve: Any, quiet: Any) -> None:
+async def test_h3_a_blocked_send_can_be_cancelled_and_costs_the_connection(serve: Any, quiet: Any) -> None:
     async def send_with_deadline(sock: ServerSocket) -> None:
         with trio.move_on_after(0.2) as limit:
             await sock.send(b"x" * 16_000_000)
@@ -153,7 +153,7 @@ async def test_a_hundred_rude_disconnects_log_nothing(serve: Any, quiet: Any) ->
     ],
     ids=["unmasked", "bad UTF-8", "reserved bit", "unknown opcode"],
 )
-async def test_a_protocol_error_gets_a_close_frame_and_the_app_its_code(
+async def test_d4_a_protocol_error_gets_a_close_frame_and_the_app_its_code(
     serve: Any, quiet: Any, frame: bytes, code: int
 ) -> None:
     endpoint = Recorder(receive_for_ever)
@@ -222,7 +222,7 @@ def test_the_message_buffer_counts_utf8_bytes_and_stores_nothing_over_its_limit(
 
 
 @pytest.mark.parametrize(("code", "reason"), [(1000, ""), (4321, "had to go"), (1001, "")])
-async def test_the_endpoint_learns_the_clients_close_code(serve: Any, quiet: Any, code: int, reason: str) -> None:
+async def test_h2_the_endpoint_learns_the_clients_close_code(serve: Any, quiet: Any, code: int, reason: str) -> None:
     endpoint = Recorder(receive_for_ever)
     bound = await serve(make_app(any=endpoint))
     async with raw_client(bound, "/any") as client:
@@ -316,7 +316,7 @@ async def _until_admitted(bound: Any) -> None:
         await trio.sleep(0.02)
 
 
-async def test_pings_are_answered_while_the_endpoint_waits(serve: Any, quiet: Any) -> None:
+async def test_h4_pings_are_answered_while_the_endpoint_waits(serve: Any, quiet: Any) -> None:
     bound = await serve(make_app())
     async with raw_client(bound) as client:
         await client.ping()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -97,13 +99,14 @@ async def test_an_ephemeral_key_opens_by_header_and_as_a_sub_protocol() -> None:
             assert client.status == 401
 
 
-async def test_it_is_bound_to_its_session() -> None:
+async def test_it_is_bound_to_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the key was made with wins over what the page asks for, at the opening and later; the rest is free."""
     async with served() as bound:
         _, secret = await ask_secret(bound, {"session": {"instructions": "be kind"}})
         async with raw_client(bound, PATH, bearer(secret["value"])) as client:
             created = await opened(client, {"instructions": "be evil", "temperature": 0.5})
             assert created["session"]["instructions"] == "be kind"
+            monkeypatch.setattr(ClientSecrets, "find", lambda *_: None)  # it expires meanwhile
             await client.send_text(json.dumps({"type": "session.update", "session": {"instructions": "be evil"}}))
             while (updated := await until(client, "session.updated", "error"))["type"] != "session.updated":
                 pass
@@ -312,3 +315,11 @@ async def test_a_head_that_never_ends_is_cut_off() -> None:
                 except trio.BrokenResourceError:
                     break
             await read_to_end(stream)
+
+
+def test_every_line_has_its_test() -> None:
+    root = Path(__file__).parents[2]
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (root / "docs" / "security.md").read_text())
+    assert len(named) > 35
+    for file, test in named:
+        assert f"def {test}" in (root / file).read_text(), (file, test)

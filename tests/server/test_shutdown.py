@@ -97,7 +97,7 @@ async def test_an_idle_keep_alive_connection_does_not_hold_it_up(server: Server,
 
 
 @pytest.mark.parametrize("talking", [False, True], ids=["idle", "talking"])
-async def test_a_client_gets_the_last_event_and_1001(server: Server, quiet: Any, talking: bool) -> None:
+async def test_d4_a_client_gets_the_last_event_and_1001(server: Server, quiet: Any, talking: bool) -> None:
     bound = await server.start(make_app(polite=polite), ListenerOptions(grace_s=5))
     async with raw_client(bound, "/polite") as client, trio.open_nursery() as nursery:
 
@@ -123,7 +123,7 @@ async def test_a_client_gets_the_last_event_and_1001(server: Server, quiet: Any,
     await server.ends_within(3)
 
 
-async def test_a_client_that_never_reads_cannot_hold_it_up(server: Server, logs: list[dict[str, Any]]) -> None:
+async def test_h3_a_client_that_never_reads_cannot_hold_it_up(server: Server, logs: list[dict[str, Any]]) -> None:
     stuck = Recorder(send_unreadable)
     bound = await server.start(make_app(stuck=stuck, polite=polite))
     async with raw_client(bound, "/stuck", receive_buffer=4096), raw_client(bound, "/polite") as bystander:

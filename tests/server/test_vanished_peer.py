@@ -24,7 +24,7 @@ def namespace_command() -> list[str] | None:
     return None
 
 
-def test_a_vanished_peer_is_noticed_idle_or_talking_and_others_stay() -> None:
+def test_h5_l3_a_vanished_peer_is_noticed_idle_or_talking_and_others_stay() -> None:
     command = namespace_command()
     if command is None:
         pytest.skip("vanished peer NOT RUN: no permission to make a network namespace here")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
+import attrs
 import pybase64
 import pytest
 import structlog
 import trio
 
-from duplex_protocol.values import Json
+from duplex_protocol.values import Json, SessionConfig
 from trio_duplex.client import DuplexClientError
+from trio_duplex.models.plugin import FloatAudio, ModelFailed, SessionContext
 from trio_duplex.server.socket import SocketGone
 from trio_duplex.session.settings import SessionSettings
 from trio_duplex.testing import (
@@ -25,7 +28,7 @@ from trio_duplex.testing import (
     silence,
     speech,
 )
-from trio_duplex.testing.scripted_model import AMPLITUDE_STEP, decode_pieces
+from trio_duplex.testing.scripted_model import AMPLITUDE_STEP, ScriptedPlugin, ScriptedSession, decode_pieces
 
 SIX = ScriptedOptions(script=lambda _: [Piece(f"word{k} ") for k in range(6)])
 
@@ -144,7 +147,7 @@ async def test_p8_a4_what_arrives_is_what_was_scripted(autojump_clock: trio.test
     assert AMPLITUDE_STEP * len(pieces) < 32_768
 
 
-async def test_l1_sessions_come_and_go_and_every_slot_is_back(autojump_clock: trio.testing.MockClock) -> None:
+async def test_l1_l2_sessions_come_and_go_and_every_slot_is_back(autojump_clock: trio.testing.MockClock) -> None:
     """L1, L2: 20 times the pool, half of them ended rudely; afterwards the pool is whole and health is good."""
     options = ScriptedOptions(script=lambda _: [Piece("yes", 40)], slots=4)
     async with open_rig(options, settings=SessionSettings(max_sessions=4, disconnect_grace_s=0.2)) as rig:
@@ -221,3 +224,67 @@ async def test_c3_a_slow_reader_hears_no_stale_audio(autojump_clock: trio.testin
     assert len(model.requests) == 1
     assert 4 <= spoken <= 10, "of 17 pieces spoken by then a third could be read"
     assert check_history(log, complete=True) == ()
+
+
+@attrs.define(eq=False)
+class TinySession(ScriptedSession):
+    """Its context ends after three seconds of audio; then the model gives it up."""
+
+    context_ms: float = 3_000
+
+    def submit(self, audio: FloatAudio, *, video_frames: Sequence[str] = ()) -> None:
+        """Hear, and notice the end of the context."""
+        ScriptedSession.submit(self, audio, video_frames=video_frames)
+        if self.submitted_ms > self.context_ms:
+            self.hear(ModelFailed(code="resource_exhausted", message="the context is full", fatal=True))
+
+
+@attrs.define(eq=False)
+class TinyPlugin(ScriptedPlugin):
+    """The first of its sessions is a tiny one."""
+
+    async def open(self, config: SessionConfig, context: SessionContext) -> ScriptedSession:
+        """Take a slot. Cancellation: before it is taken."""
+        session = await ScriptedPlugin.open(self, config, context)
+        if len(self.sessions) > 1:
+            return session
+        self.sessions[0] = TinySession(self, config, context)
+        return self.sessions[0]
+
+
+async def test_l5_a_full_context_ends_one_session_with_its_reason(autojump_clock: trio.testing.MockClock) -> None:
+    """L5: one session runs past its context while another talks; the other's log is what it is alone."""
+
+    def words(log: list[Json]) -> list[object]:
+        return [(e["type"], e.get("delta"), e.get("server_event_seq")) for e in log]
+
+    async def talk(socket: MemoryClientSocket, turns: int) -> list[Json]:
+        await socket.send({"type": "session.update", "session": {"extra_body": {"auto_response": True}}})
+        try:
+            for _ in range(turns):
+                for pcm in (speech(160), silence(600)):
+                    audio = pybase64.b64encode(pcm).decode()
+                    await socket.send({"type": "input_audio_buffer.append", "audio": audio})
+                await socket.until("response.done")
+            await socket.send({"type": "session.close"})
+            while True:
+                await socket.receive()
+        except SocketGone:
+            return socket.received
+
+    async def play(guilty_turns: int) -> tuple[list[Json], list[Json]]:
+        async with open_rig(plugin=TinyPlugin(SIX), seed=3) as rig, trio.open_nursery() as nursery:
+            guilty, innocent = await rig.connect(duplex="1"), await rig.connect(duplex="1")
+            nursery.start_soon(talk, guilty, guilty_turns)
+            await trio.sleep(0.05)
+            nursery.start_soon(talk, innocent, 8)
+        assert rig.plugin.open_slots == SIX.slots
+        return guilty.received, innocent.received
+
+    _, undisturbed = await play(1)
+    guilty, innocent = await play(8)
+    assert words(innocent) == words(undisturbed)
+    assert sum(e["type"] == "response.done" for e in innocent) == 8
+    assert [e["error"]["code"] for e in guilty if e["type"] == "error"] == ["resource_exhausted"]
+    assert (guilty[-1]["type"], guilty[-1]["reason"]) == ("session.closed", "resource_exhausted")
+    assert check_history(guilty, complete=True) == ()

@@ -42,9 +42,13 @@ class Connection:
     handshake: Callable[[SocketLike, Hub], Handshake]
     access: Access | None = None
     """The server's bounds per key and session; None where the caller is trusted."""
+    _bound: Json = attrs.field(factory=dict, init=False, repr=False)
+    """What the key that opened this connection is bound to; it holds when the key has expired meanwhile."""
 
     async def run(self) -> None:
         """Shake hands, then converse. Cancellation: the session is detached, not ended."""
+        if self.access is not None:
+            self._bound = self.access.bound(self.socket)
         entrance = await self._enter()
         if entrance is None:
             return
@@ -124,7 +128,7 @@ class Connection:
         for command in session.dialect.decode(event):
             if self.access is not None:
                 self.access.check_rate(session, command)
-                command = bound_command(command, self.access.bound(self.socket))
+                command = bound_command(command, self._bound)
             if isinstance(command, UpdateSession):
                 self._maybe_switch_view(session, command)
             session.post(command)
