@@ -41,5 +41,9 @@ $(VENV)/.dev: $(VENV)/.demo
 explore: $(VENV)/.dev
 	$(BIN)/python -m trio_duplex.testing.explore --minutes $(or $(MINUTES),5)
 
+# Stock clients in environments of their own (pip, and npm with Node 20 or newer): about seven minutes once installed.
+interop: $(VENV)/.demo
+	$(BIN)/python interop/run.py
+
 clean:
-	rm -rf $(VENV) demo_out build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf interop/.venv interop/node_modules interop/out .oracle $(VENV) demo_out build dist .pytest_cache .mypy_cache .ruff_cache

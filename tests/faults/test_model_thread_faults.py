@@ -293,6 +293,7 @@ async def test_a_row_that_is_not_a_number_leaves_the_neighbour_alone(nets: Fault
         before = answers(on.guilty)
         await one_more_answer(on.innocent, 2)
         assert on.innocent.codes == []
+        assert set(on.guilty.codes) == {"server_vad_inference_failed"}
         told("nan", guilty_codes=sorted(set(on.guilty.codes)), guilty_answers=answers(on.guilty) - before)
         nets.fault = None
         await one_more_answer(on.guilty)

@@ -5,6 +5,7 @@ Loading happens on the job thread too, so that the loop stays free.  One watchdo
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -64,8 +65,10 @@ class _ThreadEar:
         self._heard(Heard(failure=failure))
 
     def _receive(self, result: RowResult[float]) -> None:
-        if result.output is not None:
+        if result.output is not None and math.isfinite(result.output):
             self._heard(Heard(result.output))
+        elif result.output is not None:
+            self._heard(Heard(failure=EngineFailed("the detector's probability is no number")))
         elif isinstance(result.error, ThreadDied):
             self._heard(Heard(failure=EngineGone(str(result.error))))
         else:

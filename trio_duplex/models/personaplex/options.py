@@ -34,7 +34,7 @@ class PersonaPlexOptions:
     kv: Literal["native", "fp8"] = "native"
     columns_per_session: int | None = attrs.field(default=None, validator=_at_least(1))
     max_step_share: float = attrs.field(default=0.75, validator=_at_least(0.0))
-    gather_window_ms: float = attrs.field(default=2.0, validator=_at_least(0.0))
+    gather_window_ms: float = attrs.field(default=16.0, validator=_at_least(0.0))
     stuck_after_s: float = attrs.field(default=10.0, validator=_at_least(0.1))
     kernels: bool = True
 
