@@ -12,13 +12,16 @@ demo: $(VENV)/.demo
 serve: $(VENV)/.demo
 	$(BIN)/trio-duplex serve --deploy deploy/demo.yaml
 
-# One short line of dots and the summary; the slow suites live in test-full.
+# One short line of dots and the summary; the slow suites live in test-full. Many tests talk in real time, so three
+# workers share the cores; a file stays with one worker, because models are loaded once a file.
+PYTEST = $(BIN)/python -m pytest -q -n 3 --dist loadfile
+
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(PYTEST) -m "not slow"
 
 # The second line compares PersonaPlex with the reference package, which it installs beside the environment (.oracle).
 test-full: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m "slow"
+	$(PYTEST) -m "slow"
 	scripts/oracle_tests.sh $(BIN)/python
 
 lint: $(VENV)/.dev
