@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.faults.networks import FaultyNetworks, demo_plugin
 from trio_duplex.models.demo import DemoPlugin
 from trio_duplex.testing import Piece, ScriptedOptions
 from trio_duplex.testing.scripted_model import ScriptedPlugin
@@ -17,4 +16,7 @@ def scripted() -> ScriptedPlugin:
 
 def stuck() -> DemoPlugin:
     """The demo model on its real threads; the first step of its detector never returns."""
+    # Imported here: onnxruntime writes a file of its own into the temporary folder as it is imported.
+    from tests.faults.networks import FaultyNetworks, demo_plugin
+
     return demo_plugin(FaultyNetworks(fault="never returns"), stuck_after_s=1.0)
