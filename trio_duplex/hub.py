@@ -314,6 +314,8 @@ class Hub:
         return healthy, {
             "status": "ok" if healthy else "warming" if not self.ready.is_set() else "unavailable",
             "model": self.plugin.name,
+            # A full server is well (200), but whoever spreads callers must see that one more would be refused (L2).
+            "admits": healthy and self._occupied < self.settings.session_limit,
             "sessions": self._occupied,
             "max_sessions": self.settings.max_sessions,
             **model.detail,

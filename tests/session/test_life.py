@@ -8,6 +8,7 @@ import trio
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.realtime import RealtimeDialect
 from tests.session.talk import AUTO, Json, Reader, append, check_log, loud, quiet, talking
+from trio_duplex.session.core import Session
 from trio_duplex.session.settings import SessionSettings
 from trio_duplex.testing import Fail, Hang, Piece, ScriptedOptions
 
@@ -289,3 +290,31 @@ async def test_silence_makes_no_response(event: Json, autojump_clock: trio.testi
         await trio.sleep(5)
         assert not talk.reader.of("response.created")
         assert not talk.reader.of("input_audio_buffer.speech_started")
+
+
+async def test_L2_slots_return_and_health_says_when_nobody_can_be_admitted(  # noqa: N802
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Twenty times the pool, one after the other; while it is full, health says that one more would be refused."""
+    async with talking(ScriptedOptions(slots=4), settings=SessionSettings(max_sessions=4)) as talk:
+        plugin = talk.model.plugin
+        others: list[Session] = []
+
+        async def open_one() -> Session:
+            dialect = RealtimeDialect()
+            return await talk.hub.open_session(dialect, dialect.parse_open({}, talk.hub.plugin.defaults))
+
+        for _ in range(27):
+            while talk.hub.health()[1]["admits"]:
+                others.append(await open_one())
+            assert talk.hub.health()[0], "a full server is well"
+            assert plugin.open_slots == 0
+            with pytest.raises(RemoteProtocolError, match="capacity"):
+                await open_one()
+            for session in others:
+                session.request_end("session_close")
+                await session.ended.wait()
+            others.clear()
+            assert talk.hub.health()[1]["admits"]
+        assert plugin.open_slots == 3
+        assert talk.hub.statistics().opened == 1 + 27 * 3
