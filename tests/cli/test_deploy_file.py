@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import yaml
 
-from trio_duplex import cli
+from trio_duplex.cli.shared import find_deployment
 from trio_duplex.config import Deployment, load_deployment, structure
 from trio_duplex.models.demo import DemoOptions
 from trio_duplex.session.settings import SessionSettings
@@ -18,7 +18,7 @@ FILE = Path(__file__).parents[2] / "deploy" / "demo.yaml"
 
 def test_it_is_what_runs_when_no_file_is_given() -> None:
     written = load_deployment(FILE)
-    built_in, _ = cli._deployment(None)
+    built_in, _ = find_deployment(None)
     assert attrs.evolve(written, options={}) == built_in
     assert structure(written.options, DemoOptions, where="options") == DemoOptions()
 

@@ -16,7 +16,7 @@ import trio
 
 from tests.cli.command import error_line, run
 from tests.server.server_kit import open_tcp, raw_client, read_to_end, upgrade_request
-from trio_duplex import cli
+from trio_duplex.cli.serve_command import with_access
 from trio_duplex.config import AuthSettings, DeployError, Deployment, load_deployment
 from trio_duplex.server.auth import Gate, is_loopback, load_keys, with_keys_from_environment
 from trio_duplex.server.listener import BoundAddress
@@ -366,7 +366,7 @@ def test_the_commands_flags_are_checked(arguments: list[str], says: str, tmp_pat
 def test_the_flags_become_the_deployments_auth(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRIO_DUPLEX_API_KEYS", KEY)
     plain = Deployment(model="demo")
-    assert cli._with_auth(plain, None, False, ()).auth == AuthSettings(keys_env="TRIO_DUPLEX_API_KEYS")
-    assert cli._with_auth(plain, None, True, ()).auth == AuthSettings(required=False)
-    keyed = cli._with_auth(plain, tmp_path, False, ("https://a.example.org",)).auth
+    assert with_access(plain, None, False, ()).auth == AuthSettings(keys_env="TRIO_DUPLEX_API_KEYS")
+    assert with_access(plain, None, True, ()).auth == AuthSettings(required=False)
+    keyed = with_access(plain, tmp_path, False, ("https://a.example.org",)).auth
     assert keyed == AuthSettings(required=True, keys_file=tmp_path, origins=("https://a.example.org",))

@@ -289,7 +289,7 @@ async def test_nothing_of_a_user_and_no_secret_is_logged() -> None:
 def test_the_command_listens_on_loopback_by_default() -> None:
     shown = CliRunner().invoke(cli.main, ["serve", "--help"]).output
     assert "127.0.0.1" in shown
-    parameters = {p.name: p.default for p in cli.serve.params}
+    parameters = {p.name: p.default for p in cli.main.commands["serve"].params}
     assert parameters["host"] == "127.0.0.1"
 
 
