@@ -12,16 +12,19 @@ demo: $(VENV)/.demo
 serve: $(VENV)/.demo
 	$(BIN)/trio-duplex serve --deploy deploy/demo.yaml
 
-# One short line of dots and the summary; the slow suites live in test-full. Many tests talk in real time, so three
-# workers share the cores; a file stays with one worker, because models are loaded once a file.
-PYTEST = $(BIN)/python -m pytest -q -n 3 --dist loadfile
+# One short line of dots and the summary; the slow suites live in test-full. Many tests wait for most of their time, so
+# three workers share the cores; a file stays with one worker, because models are loaded once a file. What promises to
+# be quick, or answers a person in time, runs after that and alone: its bounds are of wall-clock time.
+PYTEST = $(BIN)/python -m pytest -q
+SHARED = -n 3 --dist loadfile
 
 test: $(VENV)/.dev lint
-	$(PYTEST) -m "not slow"
+	$(PYTEST) $(SHARED) -m "not slow and not realtime"
+	$(PYTEST) -m "realtime and not slow"
 
 # The second line compares PersonaPlex with the reference package, which it installs beside the environment (.oracle).
 test-full: $(VENV)/.dev
-	$(PYTEST) -m "slow"
+	$(PYTEST) $(SHARED) -m "slow"
 	scripts/oracle_tests.sh $(BIN)/python
 
 lint: $(VENV)/.dev

@@ -14,11 +14,12 @@ a step, a lone session never waits, and an idle one holds nobody up.
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 import attrs
 
-__all__ = ["Gather", "WaitingRow"]
+__all__ = ["Gather", "Wait", "WaitingRow"]
 
 # A slot whose rhythm is not known yet (fewer than two arrivals) is waited for this long after its opening or row.
 NEWCOMER_S = 0.1
@@ -61,6 +62,19 @@ class _Lane(Generic[RowT]):
         return now_s - slack_s <= self.last_s + self.period_s <= until_s
 
 
+@attrs.frozen
+class Wait:
+    """What the next step waits for: this long, or until so many rows more have come, whichever is first."""
+
+    seconds: float | None
+    """``None``: until a row comes.  0.0: start now."""
+    rows: int
+
+
+START = Wait(0.0, 0)
+IDLE = Wait(None, 1)
+
+
 class Gather(Generic[RowT]):
     """The waiting rows of all open slots."""
 
@@ -90,24 +104,28 @@ class Gather(Generic[RowT]):
         lane.add(row, self._window_s)
         self._waiting[slot] = lane
 
-    def wait_s(self, now_s: float, step_s: float) -> float | None:
-        """How long the next step may still wait for more rows, when steps take about ``step_s``.
-
-        ``None``: nothing waits at all.  0.0: start now.
-        """
+    def wait(self, now_s: float, step_s: float) -> Wait:
+        """What the next step should wait for, when steps take about ``step_s``."""
         if not self._waiting:
-            return None
-        heads = [lane.rows[0] for lane in self._waiting.values()]
-        until_s = min(head.arrived_s for head in heads) + self._window_s
-        dues = [head.due_s for head in heads if head.due_s is not None]
-        if dues:
-            until_s = min(until_s, min(dues) - step_s)
+            return IDLE
+        until_s, due_s = inf, inf
+        for lane in self._waiting.values():
+            head = lane.rows[0]
+            until_s = min(until_s, head.arrived_s)
+            if head.due_s is not None:
+                due_s = min(due_s, head.due_s)
+        until_s = min(until_s + self._window_s, due_s - step_s)
         if now_s >= until_s:
-            return 0.0
-        for slot, lane in self._lanes.items():
-            if slot not in self._waiting and lane.expected(now_s, until_s, self._window_s):
-                return until_s - now_s
-        return 0.0
+            return START
+        missing = sum(
+            slot not in self._waiting and lane.expected(now_s, until_s, self._window_s)
+            for slot, lane in self._lanes.items()
+        )
+        return Wait(until_s - now_s, missing) if missing else START
+
+    def wait_s(self, now_s: float, step_s: float) -> float | None:
+        """:attr:`Wait.seconds` of :meth:`wait`."""
+        return self.wait(now_s, step_s).seconds
 
     def take(self) -> list[tuple[int, RowT]]:
         """The rows of the next step: the oldest one of every slot that has any."""

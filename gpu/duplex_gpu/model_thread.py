@@ -5,6 +5,10 @@ one queue; the thread gathers the rows that are due into one step, and hands all
 step back through exactly one ``call_soon`` call.  Nothing here blocks the loop thread, except
 :meth:`ModelThread.stop` and :meth:`ModelThread.wait_ready`, which say so.
 
+Waking a thread makes it fight for the interpreter lock, and at 1600 rows a second that would be
+the loop thread's largest enemy.  So a row lies in the queue in silence, and the bell rings only
+with the row that may let the step start: the first one, or the last of those it is gathered for.
+
 When a step starts is the business of :mod:`duplex_gpu.gather`.
 
 All times are seconds of ``time.monotonic()``.
@@ -12,17 +16,19 @@ All times are seconds of ``time.monotonic()``.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import attrs
 
-from duplex_gpu.gather import Gather
+from duplex_gpu.gather import Gather, Wait
 from duplex_gpu.samples import SampleRing
 from duplex_gpu.steps import (
     BatchedStep,
@@ -51,6 +57,8 @@ __all__ = [
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+
+NEVER: Final = sys.maxsize
 
 
 @attrs.frozen(eq=False)
@@ -134,7 +142,9 @@ class ModelThread(Generic[In, Out]):
         self._max_waiting_rows = max_waiting_rows
         self._loop_gone = loop_gone
         self._on_ready = on_ready
-        self._inbox: SimpleQueue[_Row[In, Out] | _Opened[In, Out] | _Closed[In, Out] | None] = SimpleQueue()
+        self._inbox: deque[_Row[In, Out] | _Opened[In, Out] | _Closed[In, Out] | None] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._ring_at = NEVER  # how many rows must have been handed in for the bell to ring; set by the model thread
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._settled = threading.Event()  # warm, or dead
         self._warmed_up = False
@@ -147,7 +157,9 @@ class ModelThread(Generic[In, Out]):
         # Model thread's side.
         self._gather: Gather[_Row[In, Out]] = Gather(gather_window_s)
         self._slots: dict[int, Slot[In, Out]] = {}
-        self._taken = 0
+        self._taken_in = 0  # rows out of the inbox
+        self._taken = 0  # rows out of the gather
+        self._wakes = 0
         self._steps = 0
         self._rows = 0
         self._failed_rows = 0
@@ -188,7 +200,7 @@ class ModelThread(Generic[In, Out]):
             raise SlotsExhausted(f"all {self._step.max_rows} slots of {self.name!r} are taken")
         slot = Slot(self, self._free.pop(), deliver)
         self._open[slot.index] = slot
-        self._inbox.put(_Opened(slot))
+        self._tell_thread(_Opened(slot))
         return slot
 
     def stop(self, timeout_s: float) -> bool:
@@ -197,7 +209,7 @@ class ModelThread(Generic[In, Out]):
         Open slots are told :class:`ThreadDied`.  A step that never returns cannot be ended; the thread is a
         daemon, so it does not keep the process alive.
         """
-        self._inbox.put(None)
+        self._tell_thread(None)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -223,6 +235,7 @@ class ModelThread(Generic[In, Out]):
             open_slots=len(self._open),
             queued_rows=self._submitted - self._taken,
             busy_for_s=0.0 if busy_since is None else time.monotonic() - busy_since,
+            wakes=self._wakes,
         )
 
     def _enqueue_row(self, slot: Slot[In, Out], payload: In, due_s: float | None) -> None:
@@ -231,14 +244,20 @@ class ModelThread(Generic[In, Out]):
         if slot.waiting >= self._max_waiting_rows:
             raise SlotOverloaded(f"{slot.waiting} rows of slot {slot.index} of {self.name!r} wait already")
         slot._submitted += 1
+        self._inbox.append(_Row(slot, payload, due_s, time.monotonic()))
         self._submitted += 1
-        self._inbox.put(_Row(slot, payload, due_s, time.monotonic()))
+        if self._submitted >= self._ring_at:
+            self._bell.put(None)
 
     def _enqueue_close(self, slot: Slot[In, Out]) -> None:
         # The index may be taken again at once: the thread sees this close before the next opening's reset.
         del self._open[slot.index]
         self._free.append(slot.index)
-        self._inbox.put(_Closed(slot))
+        self._tell_thread(_Closed(slot))
+
+    def _tell_thread(self, message: _Opened[In, Out] | _Closed[In, Out] | None) -> None:
+        self._inbox.append(message)
+        self._bell.put(None)
 
     def _died(self) -> ThreadDied:
         error = ThreadDied(f"model thread {self.name!r} has ended")
@@ -283,22 +302,38 @@ class ModelThread(Generic[In, Out]):
     def _take_in_until_due(self) -> bool:
         """Apply messages until a step is due; ``False`` when asked to stop."""
         while True:
-            wait_s = self._gather.wait_s(time.monotonic(), self._typical_step_s) if self._inbox.empty() else None
-            if wait_s == 0.0:
-                return True
-            try:
-                message = self._inbox.get(timeout=wait_s)
-            except Empty:
-                continue
-            match message:
-                case None:
+            while self._inbox:
+                if not self._apply(self._inbox.popleft()):
                     return False
-                case _Row() as row:
-                    self._take_row(row)
-                case _Opened(slot):
-                    self._open_lane(slot)
-                case _Closed(slot):
-                    self._close_lane(slot)
+            wait = self._gather.wait(time.monotonic(), self._typical_step_s)
+            if wait.seconds == 0.0:
+                return True
+            self._sleep(wait)
+
+    def _apply(self, message: _Row[In, Out] | _Opened[In, Out] | _Closed[In, Out] | None) -> bool:
+        match message:
+            case None:
+                return False
+            case _Row() as row:
+                self._taken_in += 1
+                self._take_row(row)
+            case _Opened(slot):
+                self._open_lane(slot)
+            case _Closed(slot):
+                self._close_lane(slot)
+        return True
+
+    def _sleep(self, wait: Wait) -> None:
+        """Until the bell rings, or the time is over."""
+        while not self._bell.empty():  # rung for what has been seen, or lies in the inbox by now
+            self._bell.get_nowait()
+        self._ring_at = self._taken_in + wait.rows
+        # Whoever added something before that line was not asked to ring: look once more.
+        if not self._inbox:
+            with suppress(Empty):
+                self._bell.get(timeout=wait.seconds)
+            self._wakes += 1
+        self._ring_at = NEVER
 
     def _take_row(self, row: _Row[In, Out]) -> None:
         if self._slots.get(row.slot.index) is row.slot:

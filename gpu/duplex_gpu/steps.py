@@ -119,3 +119,5 @@ class ModelThreadStatistics:
     """Rows handed in and not yet part of a step."""
     busy_for_s: float
     """How long the step that runs now has been running; 0.0 between steps.  For a watchdog."""
+    wakes: int
+    """How often the thread was woken by a row or a deadline; without silent rows, once per row."""

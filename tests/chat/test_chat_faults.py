@@ -26,6 +26,8 @@ from tests.chat.chat_server import (
 )
 from tests.session.talk import check_log
 
+pytestmark = pytest.mark.realtime
+
 SOUND = omni_audio(pcm(0, 200))
 
 

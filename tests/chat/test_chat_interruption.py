@@ -9,6 +9,8 @@ from tests.chat.chat_kit import Chat, chatting
 from tests.chat.chat_server import DONE, Stall, chat_server, omni_answer, omni_audio, omni_text, pcm
 from tests.session.talk import append, check_log, loud
 
+pytestmark = pytest.mark.realtime
+
 LONG_TEXT = "Once upon a time there was a little server that never stopped talking about its many clients. " * 4
 TALE = [omni_text(LONG_TEXT), *[omni_audio(pcm(0, 2000))] * 120, omni_text("", finish="stop"), DONE]
 """Four minutes of sound, more bytes than the network between two sockets can hold."""

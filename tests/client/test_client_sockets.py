@@ -26,6 +26,8 @@ from trio_duplex.client import (
     WebSocketConnector,
 )
 
+pytestmark = pytest.mark.realtime
+
 LIMIT_S = 10
 
 

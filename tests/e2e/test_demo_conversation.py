@@ -13,7 +13,7 @@ from tests.e2e.listening_again import recognise, sentences, word_errors, words
 from trio_duplex.client.media import read_pcm16_wav
 from trio_duplex.showcase.facts import answers, user_turns
 
-pytestmark = pytest.mark.speech
+pytestmark = [pytest.mark.speech, pytest.mark.realtime]
 
 FIRST_WORDS = "unless to be rather cold hearted and rather selfish is to be ill disposed"
 SECOND_WORDS = "go forward ten meters"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.realtime
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "embed.py"
 

@@ -13,7 +13,7 @@ from tests.e2e.conftest import Held
 from trio_duplex.showcase.event_log import Entry, EventLog
 from trio_duplex.showcase.promises import judge
 
-pytestmark = pytest.mark.speech
+pytestmark = [pytest.mark.speech, pytest.mark.realtime]
 
 Tamper = Callable[[list[Entry]], None]
 

@@ -21,6 +21,8 @@ from tests.faults.scripted_process import scripted_server
 from tests.server.server_kit import RawClient, open_tcp, raw_client
 from trio_duplex.testing import silence, speech
 
+pytestmark = pytest.mark.realtime
+
 PATH = "/v1/realtime?duplex=1"
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 

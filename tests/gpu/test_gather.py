@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from duplex_gpu.gather import NEWCOMER_S, Gather
+from duplex_gpu.gather import IDLE, NEWCOMER_S, START, Gather
 
 WINDOW = 0.004
 PERIOD = 0.032
@@ -49,6 +49,17 @@ def test_g3_slots_in_phase_are_waited_for_and_share_a_step() -> None:
     gather.add(1, Row(10.0 + PERIOD + 0.002))
     assert gather.wait_s(10.0 + PERIOD + 0.002, 0.0) == 0.0
     assert taken_slots(gather) == [0, 1, 2]
+
+
+def test_the_wait_says_how_many_rows_may_end_it() -> None:
+    gather = steady(4)
+    assert gather.wait(10.0, 0.0) == IDLE
+    now = 10.0 + PERIOD
+    for sent in range(3):
+        gather.add(sent, Row(now))
+        assert gather.wait(now, 0.0).rows == 3 - sent
+    gather.add(3, Row(now))
+    assert gather.wait(now, 0.0) == START
 
 
 def test_the_oldest_row_waits_no_longer_than_the_window() -> None:

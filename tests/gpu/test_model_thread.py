@@ -6,10 +6,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from duplex_gpu.gather import START, Gather, Wait
 from duplex_gpu.model_thread import (
+    NEVER,
     ModelThread,
     RowResult,
     SlotClosed,
@@ -64,6 +67,27 @@ def hold(step: SumStep, loop: Loop, thread: ModelThread[int, int]) -> list[RowRe
     return results
 
 
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+
+
+class AllOfThem(Gather[Any]):
+    """Starts a step when so many rows wait; says so in advance, as the real one does of slots in phase."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(0.0)
+        self.rows = rows
+        self.looks = 0
+
+    def wait(self, now_s: float, step_s: float) -> Wait:
+        self.looks += 1
+        missing = self.rows - len(self._waiting)
+        return Wait(None if not self._waiting else TIMEOUT_S, missing) if missing else START
+
+
 def test_rows_of_a_slot_run_in_order_from_a_reset_state(loop: Loop, step: SumStep, start: Start) -> None:
     thread = start(step)
     results: list[RowResult[int]] = []
@@ -109,6 +133,38 @@ def test_g3_gather_under_jitter(loop: Loop, step: SumStep, start: Start) -> None
     assert statistics.steps == loop.calls <= 3 * frames
     assert all(len(set(batch)) == len(batch) for batch in step.batches)
     assert sorted(result.output or 0 for result in results) == sorted(list(range(1, frames + 1)) * 8)
+
+
+def test_rows_that_a_step_still_waits_for_do_not_wake_the_thread(loop: Loop, step: SumStep) -> None:
+    thread = ModelThread(step, call_soon=loop.call_soon)
+    thread._gather = gather = AllOfThem(8)
+    results: list[RowResult[int]] = []
+    slots = [thread.open_slot(results.append) for _ in range(8)]
+    thread.start()
+    try:
+        for frame in range(1, 4):
+            until(lambda: thread._ring_at != NEVER)  # asleep
+            seen, woken = gather.looks, thread.statistics().wakes
+            for slot in slots[:7]:
+                slot.submit(1)
+                time.sleep(0.001)  # time enough to wake up, were it told
+            assert gather.looks == seen
+            slots[7].submit(1)
+            loop.run_until(lambda frame=frame: len(results) == 8 * frame)  # type: ignore[misc]
+            assert thread.statistics().wakes == woken + 1
+            assert thread.statistics().steps == frame
+    finally:
+        assert thread.stop(TIMEOUT_S)
+
+
+def test_a_slot_that_leaves_is_not_waited_for(loop: Loop, step: SumStep, start: Start) -> None:
+    thread = start(step, gather_window_s=TIMEOUT_S)
+    results: list[RowResult[int]] = []
+    staying, leaving = (thread.open_slot(results.append) for _ in range(2))
+    staying.submit(1)
+    until(lambda: thread._ring_at != NEVER and not thread._inbox)
+    leaving.close()
+    loop.run_until(lambda: bool(results), timeout_s=TIMEOUT_S / 2)
 
 
 def test_a_closed_slot_hears_nothing_more(loop: Loop, step: SumStep, start: Start) -> None:

@@ -178,6 +178,7 @@ def test_something_speakable_is_said_to_anything(text: str) -> None:
     assert reply(text, HISTORY, MORNING) == answer
 
 
+@pytest.mark.realtime
 def test_a_huge_text_is_answered_quickly() -> None:
     huge = "what did I tell you about one plus " * 200_000
     begin = time.perf_counter()

@@ -32,7 +32,7 @@ from trio_duplex.models.plugin import (
 from trio_duplex.resampling import Resampler
 from trio_duplex.samples import float_from_int16
 
-pytestmark = pytest.mark.speech
+pytestmark = [pytest.mark.speech, pytest.mark.realtime]
 
 FloatAudio = npt.NDArray[np.float32]
 Record = Callable[[str, object], None]

@@ -17,6 +17,8 @@ from trio_duplex.models.demo.networks import Networks
 from trio_duplex.models.demo.threads import ThreadEngine
 from trio_duplex.models.plugin import OpenRefused
 
+pytestmark = pytest.mark.realtime
+
 SILENCE = np.zeros(16_000, np.float32)
 FRAME = np.zeros(512, np.float32)
 SOON_S = 5.0  # generous: other tests share the machine
