@@ -178,13 +178,9 @@ class Visit:
             for command in session.dialect.decode(_parsed(event)):
                 session.post(command)
         except RemoteProtocolError as error:
-            if error.code == "session_closed":
-                return True
-            if error.code != "input_backpressure":
-                session.post_refusal(error)
+            if error.code == "session_closed" or session.post_refusal(error):
                 return True
             self._refusals += 1
-            session.refuse(error)
             if self._refusals >= MAX_REFUSALS_IN_A_ROW:
                 log.warning("client_refused_too_often", session_id=session.id)
                 return False

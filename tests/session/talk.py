@@ -129,9 +129,7 @@ class Talk:
             for command in self.session.dialect.decode(event):
                 self.session.post(command)
         except RemoteProtocolError as error:
-            if error.code == "input_backpressure":
-                self.session.refuse(error)
-            elif error.code != "session_closed":
+            if error.code != "session_closed":
                 self.session.post_refusal(error)
 
     def say(self, ms: int = 320) -> None:

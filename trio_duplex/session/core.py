@@ -263,10 +263,13 @@ class Session(SessionBase):
         await self._nursery.start(self.epoch.run)
 
     async def _intake(self) -> None:
-        """Model results enter here and nowhere else; late ones are told by their epoch. Cancellation: stops taking."""
+        """Model results enter here and nowhere else; late ones are told by their epoch.
+
+        Where the consumer does not follow they wait in the model's own channel. Cancellation: stops taking.
+        """
         async for result in self.model.results:
             self.timers.lease()
-            self.mailbox.post(HeardResult(result))
+            await self.mailbox.post_result(HeardResult(result))
         lost = ModelFailed(code="runtime_data_plane_stream_failed", message="the model's results ended", fatal=True)
         self.mailbox.post(HeardResult(lost))
 
@@ -294,11 +297,18 @@ class Session(SessionBase):
         if self.bound is not None:
             self.bound.deadline = min(self.bound.deadline, trio.current_time() + PREEMPT_S)
 
-    def post_refusal(self, error: RemoteProtocolError) -> None:
-        """A client event that could not be decoded: its error comes in its place; never blocks."""
+    def post_refusal(self, error: RemoteProtocolError) -> bool:
+        """A client event that was not taken: its error comes in its place, or at once where there is no room.
+
+        Returns false when the lack of room is to blame. Never blocks.
+        """
         self.touch()
-        if not self._end_requested:
-            self.mailbox.post(RefusedEvent(error))
+        if self._end_requested:
+            return True
+        if error.code != "input_backpressure" and self.mailbox.post_refused(RefusedEvent(error)):
+            return True
+        self.refuse(error)
+        return False
 
     def touch(self, *, lease: bool = False) -> None:
         """A client message came (resets the idle-receive timer); ``lease`` also counts it as lease activity."""

@@ -23,6 +23,7 @@ from duplex_protocol.commands import (
 )
 from duplex_protocol.errors import RemoteProtocolError
 from trio_duplex.session.conversation import stored_bytes
+from trio_duplex.session.messages import HeardResult, RefusedEvent
 
 PREEMPTING = (CancelResponse, CancelInput, BargeIn, ClearOutput, ClearInput)
 """Commands that win over an append which hangs (contract 1.2, 22)."""
@@ -30,12 +31,13 @@ PREEMPTING = (CancelResponse, CancelInput, BargeIn, ClearOutput, ClearInput)
 
 @attrs.frozen
 class MailboxLimits:
-    """Bounds of what may wait (contract 16.3)."""
+    """Bounds of what may wait (contract 16.3). Refused events count as commands; results wait outside for room."""
 
     max_pending_input_bytes: int = 16 * 1024 * 1024
     max_pending_turns: int = 4
     max_pending_data: int = 4096
     max_pending_commands: int = 1024
+    max_pending_results: int = 1024
 
 
 def input_bytes(command: Command) -> int:
@@ -67,12 +69,37 @@ class Mailbox(Generic[Message]):
         self._bytes = 0
         self._turns = 0
         self._data = 0
+        self._commands = 0  # of the client, data not among them; refused events are
+        self._results = 0
+        self._room = trio.Event()  # for results
         self.refused = 0
 
     def post(self, message: Message) -> None:
-        """Add an internal message (model results, timers, attach): always accepted."""
+        """Add an internal message (the end, a last result): always accepted."""
+        self._results += isinstance(message, HeardResult)
         self._messages.append(message)
         self._wakeup.set()
+
+    async def post_result(self, message: Message) -> None:
+        """Add a model result as soon as fewer than ``max_pending_results`` wait.
+
+        Meanwhile the model's own bounded channel fills, so that the model is told; nothing is dropped here.
+        Cancellation: it was not added.
+        """
+        while self._results >= self._limits.max_pending_results:
+            self._room = trio.Event()
+            await self._room.wait()
+        self.post(message)
+
+    def post_refused(self, message: Message) -> bool:
+        """Add a client's event that did not decode; false (and nothing added) where too many commands wait."""
+        if self._commands >= self._limits.max_pending_commands:
+            self.refused += 1
+            return False
+        self._commands += 1
+        self._messages.append(message)
+        self._wakeup.set()
+        return True
 
     def post_command(self, command: Command) -> None:
         """Add a client command.
@@ -94,11 +121,13 @@ class Mailbox(Generic[Message]):
             self._bytes += size
             self._data += 1
             self._turns += turn
-        elif len(self._messages) - self._data > self._limits.max_pending_commands:
+        elif self._commands >= self._limits.max_pending_commands:
             self.refused += 1
             raise RemoteProtocolError(
                 "input_backpressure", "too many commands are waiting for this session", event_id=command.event_id
             )
+        else:
+            self._commands += 1
         self._messages.append(command)
         self._wakeup.set()
 
@@ -129,6 +158,11 @@ class Mailbox(Generic[Message]):
         if isinstance(message, DATA_COMMANDS):
             self._bytes -= input_bytes(message)
             self._data -= 1
+        elif isinstance(message, Command | RefusedEvent):
+            self._commands -= 1
+        elif isinstance(message, HeardResult):
+            self._results -= 1
+            self._room.set()
         return message
 
     def finished(self, message: Message | Command) -> None:
