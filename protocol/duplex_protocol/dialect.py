@@ -80,6 +80,13 @@ class Dialect(Protocol):
         """The opening configuration. Raises :class:`RemoteProtocolError` with ``param``."""
         ...
 
+    def meet_update(self, session: Json) -> bool:
+        """An update is applied next, this is its object: what it shows of its client counts from here on.
+
+        Returns whether the client showed just now that it knows the duplex view (contract 25).
+        """
+        ...
+
     def parse_update(self, session: Json, base: SessionConfig, defaults: SessionDefaults) -> ConfigUpdate:
         """A later update on top of ``base``: all checks that need no session state. Same errors."""
         ...

@@ -29,12 +29,11 @@ UPDATE_TRAITS: Final = frozenset(
 """Top-level keys of a session object that OpenAI does not have; every ``overlap_*`` key is one too."""
 
 
-def choose_view(query: Mapping[str, str], opening_update: Json | None, autostarted: bool) -> View:
+def choose_view(query: Mapping[str, str], opening_update: Json | None) -> View:
     """The view that fits a connection: duplex as soon as one trait shows, else plain.
 
-    ``opening_update`` is the session object of the opening ``session.update``, or, when the session was
-    ``autostarted``, of its first update (a ``"duplex"`` then means: switch before ``session.updated``); None at the
-    time when only the query is known. An explicit ``view=`` in the query is never overruled.
+    ``opening_update`` is the session object of the opening ``session.update``; None at the time when only the query is
+    known. An explicit ``view=`` in the query is never overruled.
     """
     explicit = VIEW_WORDS.get(query.get("view", "").lower())
     if explicit is not None:
@@ -44,6 +43,11 @@ def choose_view(query: Mapping[str, str], opening_update: Json | None, autostart
     if opening_update is not None and any(is_update_trait(key) for key in opening_update):
         return "duplex"
     return "plain"
+
+
+def may_switch(query: Mapping[str, str], view: View) -> bool:
+    """Whether the first update of a session that is autostarted in this view may still change it."""
+    return view == "plain" and query.get("view", "").lower() not in VIEW_WORDS
 
 
 def is_update_trait(key: str) -> bool:

@@ -233,6 +233,10 @@ class NativeDialect:
         """The opening configuration with this dialect's defaults (contract 4.1)."""
         return parse_open(session, defaults, flavour="native")
 
+    def meet_update(self, session: Json) -> bool:
+        """There is one view only."""
+        return False
+
     def parse_update(self, session: Json, base: SessionConfig, defaults: SessionDefaults) -> ConfigUpdate:
         """A later update on top of ``base``."""
         return parse_update(session, base, defaults, flavour="native")

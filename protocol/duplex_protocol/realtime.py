@@ -13,6 +13,7 @@ from duplex_protocol.dialect import ConfigUpdate, Projected, SessionDefaults
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.events import AudioDelta, Event
 from duplex_protocol.frames_session import envelope, flat_error
+from duplex_protocol.handshake import is_update_trait
 from duplex_protocol.memory import Memory
 from duplex_protocol.projection import project
 from duplex_protocol.session_object import parse_open, parse_update
@@ -26,15 +27,16 @@ PLAIN_DELTA_BYTES: Final = 480_000
 class RealtimeDialect:
     """One session's realtime dialect; survives its sockets.
 
-    ``view`` may be set to ``"duplex"`` once, after the first update of an autostarted session showed a duplex trait
-    (:func:`duplex_protocol.handshake.choose_view`) and before ``session.updated`` is projected.
+    ``undecided``: the session was autostarted in the plain view, and its first update may still show a client that
+    knows the duplex one (:meth:`meet_update`).
     """
 
     name: Literal["realtime", "native"] = "realtime"
     supports_resume: bool = True
 
-    def __init__(self, view: View = "duplex") -> None:
+    def __init__(self, view: View = "duplex", *, undecided: bool = False) -> None:
         self._memory = Memory(view)
+        self._undecided = undecided
 
     @property
     def view(self) -> View:
@@ -44,6 +46,15 @@ class RealtimeDialect:
     @view.setter
     def view(self, view: View) -> None:
         self._memory.view = view
+        self._undecided = False
+
+    def meet_update(self, session: Json) -> bool:
+        """The first update of an undecided session fixes the view, before anything of it is parsed or projected."""
+        switches = self._undecided and any(is_update_trait(key) for key in session)
+        self._undecided = False
+        if switches:
+            self._memory.view = "duplex"
+        return switches
 
     def decode(self, event: Json) -> tuple[Command, ...]:
         """One parsed client event → its command. Raises :class:`RemoteProtocolError` with its ``event_id``."""

@@ -16,7 +16,7 @@ from duplex_protocol import wire
 from duplex_protocol.audio_formats import AudioFormat
 from duplex_protocol.catalogue import BEYOND_THE_CATALOGUE, SERVER_EVENTS
 from duplex_protocol.errors import RemoteProtocolError
-from duplex_protocol.handshake import choose_view
+from duplex_protocol.handshake import choose_view, may_switch
 from duplex_protocol.projection import FANOUT, never
 from duplex_protocol.realtime import PLAIN_DELTA_BYTES, RealtimeDialect
 from tests.protocol.wire_kit import (
@@ -85,18 +85,33 @@ def error_of(**fields: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("autostarted", [False, True])
-def test_the_choice(query: dict[str, str], update: dict[str, Any] | None, view: str, autostarted: bool) -> None:
-    assert choose_view(query, update, autostarted) == view
+def test_the_choice(query: dict[str, str], update: dict[str, Any] | None, view: str) -> None:
+    assert choose_view(query, update) == view
+
+
+@pytest.mark.parametrize(("query", "may"), [({}, True), ({"view": "openai"}, False), ({"view": "other"}, True)])
+def test_an_explicit_view_may_not_switch(query: dict[str, str], may: bool) -> None:
+    assert may_switch(query, "plain") is may
+    assert not may_switch(query, "duplex")
 
 
 def test_the_view_may_switch_before_the_first_update() -> None:
-    dialect = RealtimeDialect("plain")
+    dialect = RealtimeDialect("plain", undecided=True)
     (created,) = run(dialect, session_created(by_update=False))
     assert "epoch" not in created["session"]
-    dialect.view = "duplex"
+    assert dialect.meet_update({"extra_body": {}})
     (updated,) = run(dialect, e.SessionUpdated(session=snapshot()))
     assert updated["session"]["epoch"] == 0
+
+
+@pytest.mark.parametrize(
+    ("undecided", "first"), [(False, {"extra_body": {}}), (True, {"instructions": "x"})], ids=["decided", "plain first"]
+)
+def test_only_the_first_update_of_an_undecided_session_counts(undecided: bool, first: dict[str, Any]) -> None:
+    dialect = RealtimeDialect("plain", undecided=undecided)
+    assert not dialect.meet_update(first)
+    assert not dialect.meet_update({"extra_body": {}})
+    assert dialect.view == "plain"
 
 
 # --- one table, two views ---------------------------------------------------------------------------------------------

@@ -12,11 +12,8 @@ import structlog
 import trio
 
 from duplex_protocol import wire
-from duplex_protocol.commands import UpdateSession
 from duplex_protocol.dialect import MAX_EVENT_BYTES
 from duplex_protocol.errors import RemoteProtocolError
-from duplex_protocol.handshake import choose_view
-from duplex_protocol.realtime import RealtimeDialect
 from duplex_protocol.values import Json
 from trio_duplex.hub import Hub
 from trio_duplex.server.access import Access, bound_command
@@ -110,11 +107,9 @@ class Connection:
                     raise RemoteProtocolError("event_too_large", "the event is over 15 MiB")
                 self._take(session, wire.parse(message))
             except RemoteProtocolError as error:
-                if error.code != "input_backpressure":
-                    session.post_refusal(error)
+                if session.post_refusal(error):
                     continue
                 refusals += 1
-                session.refuse(error)
                 if refusals >= MAX_REFUSALS_IN_A_ROW:
                     log.warning("socket_refused_too_often", session_id=session.id)
                     await self.socket.close(1008, "input_backpressure")
@@ -129,19 +124,7 @@ class Connection:
             if self.access is not None:
                 self.access.check_rate(session, command)
                 command = bound_command(command, self._bound)
-            if isinstance(command, UpdateSession):
-                self._maybe_switch_view(session, command)
             session.post(command)
-
-    def _maybe_switch_view(self, session: Session, command: UpdateSession) -> None:
-        """An autostarted session's first update may show that its client knows the duplex view (contract 25)."""
-        dialect = session.dialect
-        if session.updates_seen or session.opened_by_update or not isinstance(dialect, RealtimeDialect):
-            return
-        session.updates_seen = True
-        if dialect.view == "plain" and choose_view(self.socket.query, command.session, autostarted=True) == "duplex":
-            dialect.view = "duplex"
-            session.strict = True
 
     # --- writing ---
 

@@ -12,7 +12,7 @@ from duplex_protocol import wire
 from duplex_protocol.client_events import OPENING_NAMES, event_session
 from duplex_protocol.dialect import Dialect
 from duplex_protocol.errors import RemoteProtocolError
-from duplex_protocol.handshake import choose_view
+from duplex_protocol.handshake import choose_view, may_switch
 from duplex_protocol.native import NativeDialect
 from duplex_protocol.realtime import RealtimeDialect
 from duplex_protocol.values import Json
@@ -142,8 +142,8 @@ class RealtimeHandshake(Handshake):
             error = RemoteProtocolError("unsupported", "this server has no other handler than the duplex one")
             raise await self._end(RealtimeDialect(), error, flat=True)
         resume_only = truthy(query, "resume") or query.get("autostart", "").lower() in FALSE_WORDS
-        view = choose_view(query, None, autostarted=False)
-        dialect = RealtimeDialect(view=view)
+        view = choose_view(query, None)
+        dialect = RealtimeDialect(view=view, undecided=may_switch(query, view))
         if "resume_token" in query and "session_id" in query:
             return await self._resume(dialect, _resume_from_query(query), by_query=True)
         if not resume_only and ("model" in query or view == "plain"):
@@ -190,7 +190,7 @@ class RealtimeHandshake(Handshake):
         event_id = event.get("event_id")
         try:
             raw = event_session(event)
-            dialect.view = choose_view(self.socket.query, raw, autostarted=False)
+            dialect.view = choose_view(self.socket.query, raw)
             return await self._open(dialect, raw, by_update=True, strict=dialect.view == "duplex")
         except RemoteProtocolError as error:
             error.event_id = error.event_id or (event_id if isinstance(event_id, str) else None)

@@ -127,7 +127,6 @@ class SessionBase:
         self.tool_results_waiting = 0
         self.tool_answer_unasked = False
         self.stale_calls: set[str] = set()
-        self.updates_seen = False
         self.draining = False
         self.hearing = InputDecoder(plugin.unit.input_rate_hz)
         self.output = OutputEncoder(plugin.unit.output_rate_hz)

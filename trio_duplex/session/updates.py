@@ -27,6 +27,8 @@ async def update_session(session: Session, command: cmd.UpdateSession) -> None:
     In the plain view the first update counts as the opening one: until the first audio or item everything may still
     be set. Cancellation: the session is ending; the old configuration stands.
     """
+    if session.dialect.meet_update(command.session):
+        session.strict = True
     update = session.dialect.parse_update(command.session, session.config, session.defaults)
     still_opening = not session.strict and not session.audio_appended and not len(session.conversation)
     check_input_lock(session, update)
