@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import structlog
 import trio
 import trio.testing
 
@@ -379,6 +380,51 @@ async def test_one_failed_frame_is_told_and_hearing_goes_on(
     assert talk.results[0] == ModelFailed(code="server_vad_inference_failed", message="vad failed")
     assert kinds(talk)[1:] == [SpeechStarted, SpeechStopped, TurnEnded]
     nursery.cancel_scope.cancel()
+
+
+def failures(talk: Talk) -> list[ModelFailed]:
+    return [result for result in talk.results if isinstance(result, ModelFailed)]
+
+
+async def test_an_outage_of_the_detector_is_told_once(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Not once per frame of 32 ms: a client learns nothing from the second error; the log counts the rest."""
+    talk = await open_talk(nursery)
+    talk.engine.failing = {"vad"}
+    with structlog.testing.capture_logs() as logs:
+        await talk.hear(level(0, 3_200))
+        await talk.settle()
+        assert len(failures(talk)) == 1
+        talk.engine.failing = set()
+        await talk.hear(SPEECH, level(0, 2_000))
+    assert len(failures(talk)) == 1
+    assert [kind for kind in kinds(talk) if kind is not ModelFailed] == [SpeechStarted, SpeechStopped, TurnEnded]
+    assert [entry["failed_frames"] for entry in logs if entry["event"] == "detector_works_again"] == [100]
+
+
+async def test_a_detector_that_fails_now_and_then_is_one_outage(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    talk = await open_talk(nursery)
+    for _ in range(20):
+        talk.engine.failing = {"vad"}
+        await talk.hear(level(0, 32))
+        await talk.settle()
+        talk.engine.failing = set()
+        await talk.hear(level(0, 320))
+    assert len(failures(talk)) == 1
+
+
+async def test_the_next_outage_is_told_again(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+    talk = await open_talk(nursery)
+    for outages in (1, 2):
+        talk.engine.failing = {"vad"}
+        await talk.hear(level(0, 320))
+        await talk.settle()
+        talk.engine.failing = set()
+        await talk.hear(level(0, 1_600))
+        assert len(failures(talk)) == outages
 
 
 async def test_failed_recognition_is_told_and_the_turn_ends(

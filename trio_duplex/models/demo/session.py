@@ -30,6 +30,7 @@ from trio_duplex.models.demo.hearing import (
 )
 from trio_duplex.models.demo.memory import last_words, tool_results, without_turns
 from trio_duplex.models.demo.options import DemoOptions
+from trio_duplex.models.demo.outage import Outage
 from trio_duplex.models.demo.preparation import Preparation, holds_words
 from trio_duplex.models.demo.thinking import Brain, Question, Thought
 from trio_duplex.models.demo.tool_calls import ToolCall, ToolResult
@@ -104,6 +105,7 @@ class DemoSession:
         # One message per frame under way, a fatal one, and nudges (None), which may get lost when it is full.
         self._news_send, self._news = trio.open_memory_channel[Heard | None](FRAMES_UNDER_WAY + 8)
         self._under_way = 0
+        self._outage = Outage()
         self._responding = 0
         self._gone = False
         self._closed = False
@@ -247,7 +249,9 @@ class DemoSession:
             return self._end(news.failure)
         else:
             self._under_way -= 1
-            if news.failure is not None:
+            if news.failure is None:
+                self._outage.worked()
+            elif self._outage.failed():
                 results.append(ModelFailed(code="server_vad_inference_failed", message=str(news.failure)))
             decisions = self._hearing.judge(news.probability)
         for decision in decisions:
