@@ -6,6 +6,7 @@ module       holds
 ``options``  what a deployment may choose: :class:`ChatOptions`; the two profiles
 ``plugin``   capabilities, config checks, the HTTP client's life: :class:`ChatPlugin`
 ``session``  one session: a request per answer, tool calls
+``answer``   the chunks of one answer on their way to the session
 ``messages`` the true history → ``messages`` of a request (pure)
 ``body``     session configuration and per-response options → the request body (pure)
 ``sse``      bytes → server-sent events, bounded (pure)

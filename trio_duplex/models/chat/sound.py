@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import wave
+from collections.abc import Iterator
 from typing import Any, Final
 
 import attrs
@@ -20,6 +21,8 @@ __all__ = ["AudioMetadata", "SoundError", "SoundReader"]
 FloatAudio = npt.NDArray[np.float32]
 
 SAMPLE_BYTES: Final = 2
+SLICE_SAMPLES: Final = 16_384
+"""Samples that are resampled in one piece: a few ms of work at any pair of rates."""
 MAX_CHANNELS: Final = 8
 FORMATS: Final = {"pcm": "pcm", "pcm16": "pcm", "wav": "wav"}
 
@@ -74,44 +77,74 @@ class SoundReader:
         self._resampler: Resampler | None = None
         self._half_sample = b""
 
-    def push(self, chunk: Audio) -> FloatAudio:
-        """float32[n] at the output rate that are certain now. Raises :class:`SoundError` and then took nothing."""
+    def push(self, chunk: Audio) -> Iterator[FloatAudio]:
+        """float32[n] at the output rate that are certain now, slice by slice: each is a few ms of work when asked for.
+
+        All slices have to be taken before the next chunk. Raises :class:`SoundError` and then took nothing.
+        """
+        half_sample = self._half_sample
         if chunk.required or chunk.metadata is not None:
             told = AudioMetadata.read(chunk.metadata)
-            samples, rate_hz = _decode(chunk.data, told), told.sample_rate_hz
+            sound = _decode(chunk.data, told)
         elif chunk.data.startswith(b"RIFF"):
-            samples, rate_hz = _decode_wav(chunk.data)
+            sound = _decode_wav(chunk.data)
         else:
-            raw = self._half_sample + chunk.data
+            raw = half_sample + chunk.data
             whole = len(raw) - len(raw) % SAMPLE_BYTES
-            samples, rate_hz = _mono(raw[:whole], 1), self._bare_rate_hz
-            self._half_sample = raw[whole:]
+            sound = _Pcm(raw[:whole], 1, self._bare_rate_hz)
+            half_sample = raw[whole:]
         if self._resampler is None:
-            self._resampler = Resampler(rate_hz, self._output_rate_hz)
-        elif rate_hz != self._resampler.input_rate_hz:
+            self._resampler = Resampler(sound.rate_hz, self._output_rate_hz)
+        elif sound.rate_hz != self._resampler.input_rate_hz:
             raise SoundError("the sample rate changed within the answer")
-        return self._resampler.push(samples)
+        self._half_sample = half_sample
+        return map(self._resampler.push, sound.slices())
 
     def flush(self) -> FloatAudio:
         """The rest at the output rate."""
         return self._resampler.flush() if self._resampler else np.zeros(0, np.float32)
 
 
-def _decode(data: bytes, told: AudioMetadata) -> FloatAudio:
+@attrs.frozen
+class _Pcm:
+    """PCM16 of whole frames."""
+
+    data: bytes = attrs.field(repr=False)
+    channels: int
+    rate_hz: int
+
+    @property
+    def frames(self) -> int:
+        """Samples per channel."""
+        return len(self.data) // (SAMPLE_BYTES * self.channels)
+
+    def slices(self) -> Iterator[FloatAudio]:
+        """float32[at most ``SLICE_SAMPLES``], made as they are asked for; several channels become their mean."""
+        step = SLICE_SAMPLES * SAMPLE_BYTES * self.channels
+        for start in range(0, len(self.data), step):
+            samples = float_from_int16(np.frombuffer(self.data[start : start + step], "<i2"))
+            yield (
+                samples
+                if self.channels == 1
+                else np.asarray(samples.reshape(-1, self.channels).mean(axis=1), np.float32)
+            )
+
+
+def _decode(data: bytes, told: AudioMetadata) -> _Pcm:
     if told.format == "wav":
-        samples, rate_hz = _decode_wav(data, channels=told.channels)
-        if rate_hz != told.sample_rate_hz:
+        sound = _decode_wav(data, channels=told.channels)
+        if sound.rate_hz != told.sample_rate_hz:
             raise SoundError("audio_metadata.sample_rate_hz is not the WAV's")
     else:
         if len(data) != told.frame_count * told.channels * SAMPLE_BYTES:
             raise SoundError("audio_metadata.frame_count does not fit the audio")
-        samples = _mono(data, told.channels)
-    if len(samples) != told.frame_count:
+        sound = _Pcm(data, told.channels, told.sample_rate_hz)
+    if sound.frames != told.frame_count:
         raise SoundError("audio_metadata.frame_count does not fit the audio")
-    return samples
+    return sound
 
 
-def _decode_wav(data: bytes, *, channels: int | None = None) -> tuple[FloatAudio, int]:
+def _decode_wav(data: bytes, *, channels: int | None = None) -> _Pcm:
     """16-bit PCM only, which is what the encoders write when they are asked for WAV."""
     try:
         with wave.open(io.BytesIO(data)) as file:
@@ -123,10 +156,4 @@ def _decode_wav(data: bytes, *, channels: int | None = None) -> tuple[FloatAudio
         raise SoundError("a WAV must have 16-bit samples at a usual rate")
     if channels is not None and lanes != channels:
         raise SoundError("audio_metadata.channels is not the WAV's")
-    return _mono(payload[: len(payload) - len(payload) % (SAMPLE_BYTES * lanes)], lanes), rate_hz
-
-
-def _mono(data: bytes, channels: int) -> FloatAudio:
-    """PCM16 bytes of whole frames → float32[frames]; several channels become their mean."""
-    samples = float_from_int16(np.frombuffer(data, "<i2"))
-    return samples if channels == 1 else np.asarray(samples.reshape(-1, channels).mean(axis=1), np.float32)
+    return _Pcm(payload[: len(payload) - len(payload) % (SAMPLE_BYTES * lanes)], lanes, rate_hz)
