@@ -27,7 +27,6 @@ async def answered(talk: Talk) -> None:
     [
         ({"model": "another"}, "model_update_unsupported"),
         ({"ref_audio": "data:audio/wav;base64,AAAA"}, "ref_audio_update_unsupported"),
-        ({"extra_body": {"native_duplex": True}}, "native_duplex_mode_update_unsupported"),
         ({"extra_body": {"native_duplex": "yes"}}, "invalid_request_error"),
         ({"input_audio_format": "mp3"}, "unsupported_audio_format"),
         ({"sample_rate_hz": 7}, "unsupported_audio_format"),

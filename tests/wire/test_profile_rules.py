@@ -168,6 +168,15 @@ REFUSED_UPDATES: list[tuple[ProfileName, Json, Json, str, str]] = [
         "sliding_window_update_unsupported",
         "extra_body.sliding_window_mode",
     ),
+    *(
+        (name, {}, {"extra_body": NATIVE}, "native_duplex_mode_update_unsupported", "session.extra_body.native_duplex")
+        for name in (CF, QW)
+    ),
+    *(
+        (PP, {}, {"extra_body": {key: value}}, INVALID, "extra_body.native_duplex")
+        for key in ("native_duplex", "minicpmo45_native_duplex")
+        for value in (True, False)
+    ),
     (MC, {}, {"extra_body": {"initial_user_text": "x"}}, INVALID, "extra_body.initial_user_text"),
     (PP, {"instructions": "be kind"}, {"instructions": "be rude"}, "persona_update_unsupported", "instructions"),
     (PP, {}, {"voice": "NATM1.pt"}, "voice_update_unsupported", "voice"),
@@ -201,6 +210,29 @@ async def test_a_refused_update_changes_nothing(
         assert stack.session.config == before
         await wire.send("session.update", session={"temperature": 0.2})
         assert (await wire.until("session.updated", 2))["session"]["temperature"] == 0.2
+
+
+SAME_LANE: list[tuple[ProfileName, Json, bool, Json]] = [
+    (NV, AUTO, True, AUTO["extra_body"]),
+    (NV, AUTO, False, AUTO["extra_body"]),
+    (MC, {**OPENINGS[MC], "extra_body": NATIVE}, True, NATIVE),
+    (MC, {}, False, {"native_duplex": False}),
+    (CF, {}, False, {"native_duplex": False}),
+    (QW, {}, False, {"native_duplex": False}),
+]
+
+
+@pytest.mark.parametrize(("name", "opening", "value", "shown"), SAME_LANE)
+async def test_naming_the_lane_that_is_there_is_no_change(
+    name: ProfileName, opening: Json, value: bool, shown: Json, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Nemotron VoiceChat ignores the switch altogether (contract 20): it is not even shown."""
+    async with open_stack(ProfilePlugin(name)) as stack:
+        wire = await stack.duplex(opening)
+        await wire.send("session.update", session={"extra_body": {"native_duplex": value}, "temperature": 0.25})
+        updated = (await wire.until("session.updated", 2))["session"]
+        assert (updated["temperature"], updated["extra_body"]) == (0.25, shown)
+        assert not wire.of("error")
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -91,7 +91,9 @@ def check_identity(session: Session, update: ConfigUpdate) -> None:
         raise RemoteProtocolError(
             "ref_audio_update_unsupported", "the reference audio cannot change", param="session.ref_audio"
         )
-    if "native_duplex" in named and new.native_duplex != old.native_duplex:
+    # A model that is always native takes the switch as its own business (20): it ignores it or refuses it by its rules.
+    has_choice = session.defaults.lane_by_client or session.traits.turn_based
+    if has_choice and "native_duplex" in named and bool(new.native_duplex) != bool(old.native_duplex):
         raise RemoteProtocolError(
             "native_duplex_mode_update_unsupported",
             "the lane cannot change",
