@@ -14,6 +14,7 @@ from duplex_protocol import events as ev
 from duplex_protocol.audio_formats import AudioFormat, append_format, check_whole_samples
 from duplex_protocol.errors import RemoteProtocolError
 from trio_duplex.models.plugin import FloatAudio, SessionOverloaded
+from trio_duplex.samples import decode_samples
 from trio_duplex.session.audio_io import unwrapped
 from trio_duplex.session.endings import response_active
 from trio_duplex.session.input_buffer import text_bytes
@@ -74,7 +75,8 @@ async def append_audio(session: Session, command: cmd.AppendAudio) -> None:
         speech = heard.speech
         vad: Vad | None = "onset" if heard.onset else "active" if heard.active else "silent"
     else:
-        speech, vad = verdict(session, hints, samples), None
+        # What is still all in the filter of the rate conversion is judged as it came: it is not empty (9.2).
+        speech, vad = verdict(session, hints, samples if len(samples) else decode_samples(audio, fmt)), None
     chunk = Chunk(samples, duration_ms, hints, frames, speech, vad)
     if await overlapped(session, chunk):
         take(session, chunk)

@@ -49,6 +49,7 @@ async def commit_input(session: Session, command: cmd.CommitInput) -> None:
         raise RemoteProtocolError(
             "input_audio_buffer_empty", "input_audio_buffer.commit requires a non-empty input audio buffer."
         )
+    finish_held(session)
     end_ms = command.audio_end_ms
     auto = session.config.auto_response
     if command.is_speech is False:
@@ -88,6 +89,15 @@ def answer(session: Session, work: Work, *, deferred: bool) -> None:
 
 
 # --- the buffered input -------------------------------------------------------------------------------------------
+
+
+def finish_held(session: Session) -> None:
+    """The turn's audio ends here: what the filter of the rate conversion still holds is its last part. No checkpoint.
+
+    A model that hears everything gets it with the next append: its stream goes on.
+    """
+    if session.holds_input and session.detector is None and session.input.held:
+        session.input.hold(session.hearing.flush(), ())
 
 
 def take_turn(session: Session, end_hint_ms: float | None) -> Turn:
@@ -253,6 +263,7 @@ async def commit_message(session: Session, command: cmd.CommitInput) -> None:
         drop_audio(session)
         commit_nothing(session, audio_end_ms=command.audio_end_ms)
         return
+    finish_held(session)
     text = "".join(session.input.text).strip()
     if session.input.empty or (not text and not session.input.held_samples):
         commit_empty_message(session)
