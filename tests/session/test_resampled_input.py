@@ -1,4 +1,4 @@
-"""Input at another rate than the model: its filter has a tail, which belongs to turn and verdict (contract 2.2, 9.2)."""
+"""Input at another rate than the model: the filter has a tail, which is part of turn and verdict (2.2, 9.2)."""
 
 from __future__ import annotations
 
