@@ -19,6 +19,7 @@ from trio_duplex.session.core import Session
 from trio_duplex.session.ids import IdSource
 from trio_duplex.session.journal import CursorAhead, JournalGap
 from trio_duplex.session.settings import SessionSettings
+from trio_duplex.session.tally import Tally
 from trio_duplex.tracebacks import plain_traceback
 from trio_duplex.vad_scorer import VadScorer
 
@@ -52,7 +53,7 @@ class ResumeRequest:
 
 @attrs.frozen
 class HubStatistics:
-    """A snapshot of the hub."""
+    """A snapshot of the hub. Deadlines are those of all sessions so far, live ones included."""
 
     ready: bool
     sessions: int
@@ -60,6 +61,8 @@ class HubStatistics:
     max_sessions: int
     opened: int
     refused: int
+    deadline_units: int
+    deadline_misses: int
 
 
 class Hub:
@@ -80,6 +83,7 @@ class Hub:
         self.plugin = plugin
         self.scorer = scorer
         self.settings = settings
+        self.tally = Tally()
         self.ids = IdSource(id_seed)
         self.ready = trio.Event()
         self._sessions: dict[str, Session] = {}
@@ -200,6 +204,7 @@ class Hub:
             opened_by_update=opened_by_update,
             strict=strict,
             scorer=self.scorer,
+            tally=self.tally,
         )
         # In the directory from here on: only the session itself gives its place back, by scope exit.
         self._sessions[session_id] = session
@@ -258,6 +263,18 @@ class Hub:
         Returns the session and an attachment whose prelude is ``session.resumed``. Raises
         :class:`RemoteProtocolError` with the step's code, or :class:`ResyncNeeded`.
         """
+        try:
+            resumed = self._resume(request)
+        except RemoteProtocolError as error:
+            self.tally.resumes[error.code] += 1
+            raise
+        except ResyncNeeded:
+            self.tally.resumes["journal_gap"] += 1
+            raise
+        self.tally.resumes["ok"] += 1
+        return resumed
+
+    def _resume(self, request: ResumeRequest) -> tuple[Session, Attachment]:
         session = self._sessions.get(request.session_id)
         if session is None or session.state != "open":
             raise RemoteProtocolError(
@@ -306,6 +323,10 @@ class Hub:
         """A live session by id."""
         return self._sessions.get(session_id)
 
+    def sessions(self) -> tuple[Session, ...]:
+        """All sessions that hold a place now."""
+        return tuple(self._sessions.values())
+
     def health(self) -> tuple[bool, dict[str, Any]]:
         """(healthy, detail) for ``/health``: unhealthy until warm, when the model died, and during shutdown."""
         model = self.plugin.health()
@@ -323,6 +344,7 @@ class Hub:
 
     def statistics(self) -> HubStatistics:
         """A snapshot."""
+        live = [account for session in self._sessions.values() if (account := session.deadlines()) is not None]
         return HubStatistics(
             ready=self.ready.is_set(),
             sessions=self._occupied,
@@ -330,4 +352,6 @@ class Hub:
             max_sessions=self.settings.session_limit,
             opened=self.opened,
             refused=self.refused,
+            deadline_units=self.tally.deadline_units + sum(account.units for account in live),
+            deadline_misses=self.tally.deadline_misses + sum(account.missed for account in live),
         )

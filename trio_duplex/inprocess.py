@@ -158,6 +158,7 @@ class EmbeddedHub:
         return Visit(hub, session, session.attach(0))
 
     def _refusal(self, dialect: Dialect, error: RemoteProtocolError) -> Json:
+        self._hub.tally.openings_refused[error.code] += 1
         frame = dialect.handshake_error(error, flat=False)
         return {"type": frame["type"], "event_id": self._hub.ids.event(), **frame}
 

@@ -166,6 +166,7 @@ class ModelThread(Generic[In, Out]):
         self._misses = 0
         self._busy_since: float | None = None
         self._step_s = SampleRing()
+        self._step_s_sum = 0.0
         self._lateness_s = SampleRing()
         self._typical_step_s = 0.0
 
@@ -226,6 +227,7 @@ class ModelThread(Generic[In, Out]):
             rows=self._rows,
             failed_rows=self._failed_rows,
             occupancy_mean=self._rows / steps if steps else 0.0,
+            step_s_sum=self._step_s_sum,
             step_ms_p50=_ms(step_p50),
             step_ms_p99=_ms(step_p99),
             lateness_ms_p50=_ms(late_p50),
@@ -396,6 +398,7 @@ class ModelThread(Generic[In, Out]):
         self._steps += 1
         self._rows += len(results)
         self._step_s.add(step_s)
+        self._step_s_sum += step_s
         self._typical_step_s += 0.125 * (step_s - self._typical_step_s)
         for _, result in results:
             self._failed_rows += result.error is not None

@@ -107,6 +107,8 @@ class ModelThreadStatistics:
     failed_rows: int
     occupancy_mean: float
     """Rows per step, over all steps so far (0.0 before the first)."""
+    step_s_sum: float
+    """Seconds spent in steps, over all of them."""
     step_ms_p50: float | None
     step_ms_p99: float | None
     lateness_ms_p50: float | None

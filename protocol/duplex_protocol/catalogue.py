@@ -41,7 +41,9 @@ SERVER_EVENTS: Final[dict[str, ServerRow]] = {
         2, "The effective configuration after an accepted update.", ("session",), (), "reshaped"
     ),
     "session.heartbeat_ack": ServerRow(3, "Answers a heartbeat.", ("session_id",), (), "asked"),
-    "session.closed": ServerRow(3, "The session's last event, with the reason.", ("session_id", "reason"), (), "asked"),
+    "session.closed": ServerRow(
+        3, "The session's last event, with the reason.", ("session_id", "reason"), ("[deadlines]",), "asked"
+    ),
     "session.resumed": ServerRow(
         3,
         "A resume was accepted; what the client missed follows. Without a number.",
@@ -60,7 +62,7 @@ SERVER_EVENTS: Final[dict[str, ServerRow]] = {
         3,
         "The other last event: the session waited too long for a socket or for life signs.",
         ("session_id", "incarnation", "reason"),
-        (),
+        ("[deadlines]",),
         "omitted",
     ),
     "session.resync_required": ServerRow(
@@ -124,7 +126,11 @@ SERVER_EVENTS: Final[dict[str, ServerRow]] = {
         1, "The answer's item is final.", ("response_id", "output_index", "item"), (), "reshaped"
     ),
     "response.done": ServerRow(
-        2, "The end of an answer, exactly one for each.", ("response",), ("response_id",), "reshaped"
+        2,
+        "The end of an answer, exactly one for each.",
+        ("response",),
+        ("response_id", "[response.metadata.deadlines]"),
+        "reshaped",
     ),
     "rate_limits.updated": ServerRow(1, "Follows every response.done; always an empty list.", ("rate_limits",)),
     "response.listen": ServerRow(

@@ -12,7 +12,7 @@ import attrs
 
 from duplex_protocol.audio_formats import AudioFormat
 from duplex_protocol.commands import Command
-from duplex_protocol.values import Item, Json, Playback, ResponseStatus, SessionSnapshot, TextMark, TurnState
+from duplex_protocol.values import Deadlines, Item, Json, Playback, ResponseStatus, SessionSnapshot, TextMark, TurnState
 
 
 @attrs.frozen(kw_only=True)
@@ -54,10 +54,11 @@ class HeartbeatAck(Event):
 
 @attrs.frozen(kw_only=True)
 class SessionClosed(Event):
-    """The session's terminal event; ``reason`` per contract 13."""
+    """The session's terminal event; ``reason`` per contract 13. ``deadlines`` None: the model keeps no account."""
 
     session_id: str
     reason: str
+    deadlines: Deadlines | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -67,6 +68,7 @@ class SessionExpired(Event):
     session_id: str
     incarnation: int
     reason: Literal["disconnect_grace_expired", "idle_ttl_expired"]
+    deadlines: Deadlines | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -305,7 +307,7 @@ class ResponseDone(Event):
     ``transcript``/``text`` are the exact joins of the deltas that were *kept* in the journal; ``item`` is the final
     assistant item (on a cancel its transcript is cut at the committed position). ``epoch`` is the epoch the response
     ran under; ``next_epoch`` is set when this terminal ends that epoch (a cancel). ``cancel_reason`` is the native
-    word (``client_cancelled``, ``barge_in``, …).
+    word (``client_cancelled``, ``barge_in``, …). ``deadlines``: the session's account so far, where it was asked for.
     """
 
     session_id: str
@@ -326,6 +328,7 @@ class ResponseDone(Event):
     modalities: tuple[str, ...] = ("audio", "text")
     output_format: AudioFormat = AudioFormat("pcm16", 24_000)
     input_audio_ms: int = 0
+    deadlines: Deadlines | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -91,17 +91,19 @@ def heartbeat_ack(_: Memory, ev: e.HeartbeatAck) -> Json:
     return {"type": "session.heartbeat_ack", "session_id": ev.session_id}
 
 
-def session_closed(_: Memory, ev: e.SessionClosed) -> Json:
-    return {"type": "session.closed", "session_id": ev.session_id, "reason": ev.reason}
+def session_closed(m: Memory, ev: e.SessionClosed) -> Json:
+    frame: Json = {"type": "session.closed", "session_id": ev.session_id, "reason": ev.reason}
+    return frame if m.plain else frame | shapes.deadlines(ev.deadlines)
 
 
 def session_expired(_: Memory, ev: e.SessionExpired) -> Json:
-    return {
+    frame: Json = {
         "type": "session.expired",
         "session_id": ev.session_id,
         "incarnation": ev.incarnation,
         "reason": ev.reason,
     }
+    return frame | shapes.deadlines(ev.deadlines)
 
 
 def session_resumed(_: Memory, ev: e.SessionResumed) -> Json:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from duplex_protocol.events import FunctionCallDone, InputCommitted, ResponseDone
-from duplex_protocol.values import ContentPart, Item, Json
+from duplex_protocol.values import ContentPart, Deadlines, Item, Json
 
 View = Literal["duplex", "plain"]
 
@@ -143,6 +143,11 @@ def optional(**members: Any) -> Json:
     return {key: value for key, value in members.items() if value is not None}
 
 
+def deadlines(account: Deadlines | None) -> Json:
+    """The extension member ``deadlines``; nothing when the model keeps no account."""
+    return {} if account is None else {"deadlines": account.as_wire()}
+
+
 def native_input_committed(event: InputCommitted) -> Json:
     """``input.committed`` (contract 4.3); both names of the item id are sent (23.1)."""
     shape: Json = {
@@ -180,6 +185,7 @@ def native_response_done(event: ResponseDone) -> Json:
             "epoch": event.epoch if event.next_epoch is None else event.next_epoch,
             "committed_ms": event.playback.committed_ms,
             "playback": event.playback.as_wire(),
+            **deadlines(event.deadlines),
         }
     shape: Json = {
         "type": "response.done",
@@ -191,7 +197,7 @@ def native_response_done(event: ResponseDone) -> Json:
     }
     if event.status != "completed":
         shape |= {"status": event.status, "status_details": response_status(event, "duplex")[1]}
-    return shape | optional(finish_reason=event.finish_reason)
+    return shape | optional(finish_reason=event.finish_reason) | deadlines(event.deadlines)
 
 
 def native_function_call(event: FunctionCallDone) -> Json:

@@ -147,6 +147,25 @@ class Item:
     output: str | None = None
 
 
+@attrs.frozen(kw_only=True)
+class Deadlines:
+    """How one session's units of work kept their deadline so far; the wire's ``deadlines`` (our extension).
+
+    ``units`` had a deadline and were finished, ``missed`` of them after it. Lateness is finish minus deadline, negative
+    for early; the percentiles are over the last 1024 units, the maximum over all; None before the first unit.
+    """
+
+    units: int = 0
+    missed: int = 0
+    lateness_ms_p50: float | None = None
+    lateness_ms_p99: float | None = None
+    lateness_ms_max: float | None = None
+
+    def as_wire(self) -> Json:
+        """The wire's object: ms with three decimals."""
+        return {k: round(v, 3) if isinstance(v, float) else v for k, v in attrs.asdict(self).items()}
+
+
 @attrs.frozen
 class Capabilities:
     """The capability object of ``session.created`` in the key order of contract section 20."""

@@ -20,7 +20,7 @@ from duplex_protocol.session_fields import FIELDS
 from duplex_protocol.shapes import PLAIN_ITEM_STATUS, PLAIN_REASONS
 from duplex_protocol.states import ALLOWED, RESPONSE_MOVES, SESSION_MOVES
 from duplex_protocol.wire_events import PLAIN, client_blocks, code, fields, gates_of, server_blocks
-from duplex_protocol.wire_prose import INTRODUCTION, LIMITS, RESUME, RULINGS, VIEWS
+from duplex_protocol.wire_prose import DEADLINES, INTRODUCTION, LIMITS, RESUME, RULINGS, VIEWS
 
 
 def markdown() -> str:
@@ -32,6 +32,8 @@ def markdown() -> str:
         VIEWS,
         "## Resume",
         RESUME,
+        "## Deadlines",
+        DEADLINES,
         *_section("Client events at a glance", _client_rows()),
         *_section("Server events at a glance", _server_rows()),
         *_section("Items of conversation.item.create", _item_rows()),

@@ -70,6 +70,21 @@ Plain-view events carry `server_event_seq` too, so such a client knows its curso
 reason `journal_gap`. `session.event_ack` tells how far the journal may be forgotten. If a resumed socket dies before
 its client said anything, the token it used works once more."""
 
+DEADLINES: Final = """\
+An extension of this server: how one session's units of work (what the model steps through: PersonaPlex's 80 ms, 32 ms
+of the demo model's detector) kept their deadline. Duplex view and native dialect only, and only from models that keep
+an account; a client that does not know the member ignores it.
+
+| where | when |
+| --- | --- |
+| `session.closed`, `session.expired`: `deadlines` | always: the account of the whole session |
+| `response.done`: `response.metadata.deadlines` (native dialect: `deadlines`, also on `audio.cancelled`) | \
+the session's account so far, when its `extra_body` has `return_stage_metrics: true` |
+
+`{"units": 412, "missed": 3, "lateness_ms_p50": -41.207, "lateness_ms_p99": -6.02, "lateness_ms_max": 11.5}`: `units`
+had a deadline and were finished, `missed` of them after it. Lateness is finish minus deadline in ms, negative for
+early; the percentiles are over the last 1024 units, the maximum over all; null before the first."""
+
 LIMITS: Final[tuple[tuple[str, str, str], ...]] = (
     ("one inbound text frame", "15 MiB of UTF-8", "`event_too_large`, the socket stays open"),
     ("nesting and members of one event", "64 levels, 50 000 members", "`bad_event`"),

@@ -131,7 +131,7 @@ async def test_without_a_client_silence_keeps_the_beat(autojump_clock: trio.test
     assert len(gaps) >= 6
     assert gaps == pytest.approx(0.08)
     assert set(rig.fed) == {"silence"}
-    assert rig.session.account.silence_units == len(rig.slot.rows)
+    assert rig.session.silence_units == len(rig.slot.rows)
 
 
 async def test_a_client_on_the_beat_is_fed_at_once_and_gets_no_silence(autojump_clock: trio.testing.MockClock) -> None:
@@ -272,9 +272,9 @@ async def test_deadlines_are_counted(autojump_clock: trio.testing.MockClock) -> 
             await trio.sleep(0.08)
             rig.send()
             rig.slot.say(UnitOutput(PAD, "", PCM, 0.0), late_s=late_s)
-    assert rig.session.account.units == 3
-    assert rig.session.account.misses == 1
-    assert rig.session.account.worst_lateness_ms == pytest.approx(12.0)
+    account = rig.session.deadlines()
+    assert (account.units, account.missed) == (3, 1)
+    assert account.lateness_ms_max == pytest.approx(12.0)
 
 
 # --- what breaks ------------------------------------------------------------------------------------------------------

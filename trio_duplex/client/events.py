@@ -14,6 +14,7 @@ import attrs
 import pybase64
 
 from .errors import DuplexProtocolError
+from .values import Deadlines
 
 JsonDict = dict[str, Any]
 
@@ -146,6 +147,11 @@ class SessionClosed(DuplexEvent):
         """Why it ended."""
         return _str(self.raw.get("reason")) or _str(_member(self.raw.get("event"), "reason"))
 
+    @property
+    def deadlines(self) -> Deadlines | None:
+        """How the session kept its units' deadlines, when the server says."""
+        return Deadlines.from_wire(self.raw.get("deadlines"))
+
 
 class SessionExpired(DuplexEvent):
     """Last event of a session that nobody kept alive."""
@@ -156,6 +162,11 @@ class SessionExpired(DuplexEvent):
     def reason(self) -> str | None:
         """Which time ran out."""
         return _str(self.raw.get("reason"))
+
+    @property
+    def deadlines(self) -> Deadlines | None:
+        """How the session kept its units' deadlines, when the server says."""
+        return Deadlines.from_wire(self.raw.get("deadlines"))
 
 
 class ResponseCreated(DuplexEvent):
@@ -173,6 +184,11 @@ class ResponseDone(DuplexEvent):
     def status(self) -> str | None:
         """`completed`, `cancelled`, `failed` (or what the server says)."""
         return _str(_member(self.raw.get("response"), "status"))
+
+    @property
+    def deadlines(self) -> Deadlines | None:
+        """The session's deadlines so far; sent when its `extra_body` has `return_stage_metrics`."""
+        return Deadlines.from_wire(_member(_member(self.raw.get("response"), "metadata"), "deadlines"))
 
 
 @attrs.define(eq=False)

@@ -34,7 +34,7 @@ TITLES = {
 
 SECTIONS: dict[str, str] = {
     "21.1": """PCM16_SAMPLE_RATE PCM16_BYTES_PER_SAMPLE DUPLEX_UNIT_MS DUPLEX_FIRST_UNIT_MS duplex_unit_boundary_ms
-        AudioFormat SessionConfig ReconnectPolicy DuplexClientError DuplexConnectionError DuplexProtocolError
+        AudioFormat Deadlines SessionConfig ReconnectPolicy DuplexClientError DuplexConnectionError DuplexProtocolError
         DuplexSessionClosedError WebSocketTransport ConnectFactory WebSocketConnector""",
     "21.2": """DuplexEvent SessionCreated SessionResumed SessionUpdated SessionClosed SessionExpired ResponseCreated
         ResponseDone AudioDelta TranscriptDelta TextDelta ListenDecision SpeakDecision ErrorEvent ConnectionResumed
@@ -54,6 +54,7 @@ SECTIONS: dict[str, str] = {
 OWN = frozenset(
     {
         "ConnectFactory",
+        "Deadlines",
         "WebSocketConnector",
         "ClientStatistics",
         "WebSocketTransport.is_alive",
@@ -65,7 +66,10 @@ OWN = frozenset(
         "ResponseHandle.dropped_chunks",
         "DuplexEvent.received_at_s",
         "SessionUpdated.session",
+        "SessionClosed.deadlines",
         "SessionClosed.reason",
+        "SessionExpired.deadlines",
+        "ResponseDone.deadlines",
         "SessionExpired.reason",
         "ResponseDone.status",
         "AudioDelta.format",

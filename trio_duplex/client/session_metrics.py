@@ -53,7 +53,7 @@ def summarize_session_request_metrics(turns: Sequence[Metrics], *, session_id: s
     """The turns of one session. Each turn is a `request_metrics` block, or a whole `timing_summary` (for `stages`).
 
     A turn counts as an audio turn if it sounded. Its real-time factor is `audio_generation_ms / audio_duration_ms`.
-    Both generations of keys are given: `mean_*` and distributions.
+    Both generations of keys are given: `mean_*` and distributions. `deadlines` is the last turn's, which counts all.
     """
     requests = [_request_of(turn) for turn in turns]
     ttft = [request.get("ttft_ms") for request in requests]
@@ -75,6 +75,9 @@ def summarize_session_request_metrics(turns: Sequence[Metrics], *, session_id: s
     stages = summarize_stage_metrics(turn["stages"] for turn in turns if isinstance(turn.get("stages"), Mapping))
     if stages:
         result["stages"] = stages
+    accounts = [turn["deadlines"] for turn in turns if isinstance(turn.get("deadlines"), Mapping)]
+    if accounts:
+        result["deadlines"] = dict(accounts[-1])  # it counts from the session's beginning
     return result
 
 

@@ -61,6 +61,17 @@ def latest_request_metrics(events: Iterable[Metrics]) -> Metrics:
     return found
 
 
+def latest_deadlines(events: Iterable[Metrics]) -> Metrics:
+    """The server's account of the session's deadlines, the latest; empty if there is none."""
+    found: Metrics = {}
+    for event in events:
+        for place in (event, *metric_places(event)):
+            value = place.get("deadlines")
+            if isinstance(value, Mapping):
+                found = value
+    return found
+
+
 def stage_block(metrics: Metrics, *, sample_rate_hz: int) -> dict[str, Any]:
     """One stage's metrics under the names of the summary, according to what the stage produces."""
     block: dict[str, Any] = {"source": ENGINE_SOURCE}

@@ -10,7 +10,14 @@ import attrs
 
 from .events import AudioDelta, DuplexEvent, TextDelta, TranscriptDelta, wrap_event
 from .intervals import interval_block, rounded
-from .stage_metrics import is_token_stage, latest_request_metrics, latest_stage_metrics, number, stage_block
+from .stage_metrics import (
+    is_token_stage,
+    latest_deadlines,
+    latest_request_metrics,
+    latest_stage_metrics,
+    number,
+    stage_block,
+)
 from .values import PCM16_BYTES_PER_SAMPLE
 
 CLIENT_SOURCE = "client_monotonic_receive"
@@ -44,7 +51,8 @@ def timing_summary(
 
     Without `response_id` it is the first response with output. Latencies start at `input_committed_at_s` if given,
     else at `response.created`; `measurement_origin` renames that start in the result. Of `stages`, `stage0_tokens`,
-    `audio_output` and `request_metrics` those are present for which there is anything to say.
+    `audio_output`, `request_metrics` and `deadlines` (the session's account when the response ended, as the server
+    sent it) those are present for which there is anything to say.
     """
     window = [wrap_event(event) for event in events if event.get(RECEIVED_AT, 0.0) >= after_s]
     if response_id is None:
@@ -64,6 +72,9 @@ def timing_summary(
     metrics = _request_metrics(heard, input_committed_at_s, measurement_origin, latest_request_metrics(raws))
     if metrics:
         summary["request_metrics"] = metrics
+    deadlines = latest_deadlines(raws)
+    if deadlines:
+        summary["deadlines"] = dict(deadlines)
     return summary
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import attrs
 
+from .intervals import rounded
+
 PCM16_SAMPLE_RATE = 16_000
 """Default input rate in Hz."""
 
@@ -53,6 +55,38 @@ class AudioFormat:
     def byte_count(self, duration_ms: float) -> int:
         """Bytes of `duration_ms` of audio, rounded to whole samples."""
         return round(duration_ms * self.sample_rate_hz / 1000.0) * self.bytes_per_sample
+
+
+@attrs.frozen(kw_only=True)
+class Deadlines:
+    """How a session's units of work kept their deadline on the server so far (an extension of our server)."""
+
+    units: int
+    """Units that had a deadline and were finished."""
+    missed: int
+    """Of these, the ones finished after it."""
+    lateness_ms_p50: float | None = None
+    """Median of finish minus deadline over the last units; negative is early."""
+    lateness_ms_p99: float | None = None
+    """99th percentile over the last units."""
+    lateness_ms_max: float | None = None
+    """The worst of the whole session."""
+
+    @classmethod
+    def from_wire(cls, value: object) -> Deadlines | None:
+        """A `deadlines` object of the wire; None for anything that is none."""
+        if not isinstance(value, Mapping):
+            return None
+        units, missed = rounded(value.get("units")), rounded(value.get("missed"))
+        if not isinstance(units, int) or not isinstance(missed, int):
+            return None
+        return cls(
+            units=units,
+            missed=missed,
+            lateness_ms_p50=rounded(value.get("lateness_ms_p50")),
+            lateness_ms_p99=rounded(value.get("lateness_ms_p99")),
+            lateness_ms_max=rounded(value.get("lateness_ms_max")),
+        )
 
 
 @attrs.frozen(kw_only=True)

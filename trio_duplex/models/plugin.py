@@ -11,8 +11,8 @@ the epoch they were computed under; the session drops stale ones at the one plac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import attrs
 import numpy as np
@@ -21,7 +21,10 @@ import trio
 
 from duplex_protocol.audio_formats import Encoding
 from duplex_protocol.dialect import ConfigUpdate, SessionDefaults
-from duplex_protocol.values import Capabilities, Json, Role, SessionConfig, TextMark
+from duplex_protocol.values import Capabilities, Deadlines, Json, Role, SessionConfig, TextMark
+
+if TYPE_CHECKING:
+    from duplex_gpu.steps import ModelThreadStatistics
 
 FloatAudio = npt.NDArray[np.float32]
 """Mono samples in [-1, 1], float32[n], at the rate the context says."""
@@ -371,6 +374,20 @@ class TakesToolOutputs(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsDeadlines(Protocol):
+    """What a model session has that accounts for its units' deadlines; shown on the wire and in the metrics."""
+
+    def deadlines(self) -> Deadlines | None:
+        """The account so far, None when there is none after all. Never blocks; works on a closed session too."""
+        ...
+
+
+def deadlines_of(session: ModelSession) -> Deadlines | None:
+    """A model session's account; None when it keeps none."""
+    return session.deadlines() if isinstance(session, KeepsDeadlines) else None
+
+
 @attrs.frozen
 class ModelHealth:
     """Whether the model can serve: ``ready`` after warm-up, ``alive`` until its thread died or got stuck."""
@@ -378,6 +395,15 @@ class ModelHealth:
     ready: bool
     alive: bool
     detail: Json = attrs.field(factory=dict)
+
+
+@runtime_checkable
+class RunsModelThreads(Protocol):
+    """A plugin or detector with threads that run batched steps; shown in the metrics."""
+
+    def model_threads(self) -> Mapping[str, ModelThreadStatistics]:
+        """A name for each thread that is warm → its numbers. Cheap, never blocks."""
+        ...
 
 
 @runtime_checkable

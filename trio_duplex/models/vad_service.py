@@ -17,7 +17,7 @@ from trio_duplex.vad_scorer import VadFailed, VadUnavailable
 
 if TYPE_CHECKING:
     from duplex_gpu.model_thread import ModelThread, Slot
-    from duplex_gpu.steps import RowResult
+    from duplex_gpu.steps import ModelThreadStatistics, RowResult
 
 __all__ = ["VadService"]
 
@@ -54,6 +54,10 @@ class VadService:
             if thread is not None:
                 with trio.move_on_after(STOP_S, shield=True):
                     await trio.to_thread.run_sync(thread.stop, STOP_S, abandon_on_cancel=True)
+
+    def model_threads(self) -> dict[str, ModelThreadStatistics]:
+        """The detector's thread, once a session needed it."""
+        return {} if self._thread is None else {"speech-detector": self._thread.statistics()}
 
     async def open(self) -> VadServiceStream:
         """A place for one session; the first one waits for the network to load.

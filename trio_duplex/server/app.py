@@ -123,6 +123,7 @@ class DuplexApp:
     - ``startup``, ``shutdown``: awaited at the two ends of the lifespan.
     - ``background``: started (as by ``nursery.start``) after ``startup`` and cancelled after ``shutdown``; what must
       outlive connections lives there.  Its crash ends the server, and makes ``/health`` 503 under a stock server.
+    - ``companion``: a measurement that runs beside it, for as long as the lifespan.
     """
 
     sockets: Mapping[str, Endpoint]
@@ -135,6 +136,7 @@ class DuplexApp:
     startup: Callable[[], Awaitable[None]] = _nothing
     shutdown: Callable[[], Awaitable[None]] = _nothing
     background: Callable[..., Awaitable[None]] | None = None
+    companion: Callable[[], Awaitable[None]] | None = None
     _warned: bool = attrs.field(default=False, init=False)
     _background_dead: bool = attrs.field(default=False, init=False)
 
@@ -290,6 +292,8 @@ class DuplexApp:
         async with trio.open_nursery() as nursery:
             try:
                 await self.startup()
+                if self.companion is not None:
+                    nursery.start_soon(self.companion)
                 if self.background is not None:
                     await nursery.start(self._run_background, self.background)
             except Exception as error:  # noqa: BLE001  (border: ASGI wants a message, not an exception)

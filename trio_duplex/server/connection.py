@@ -18,7 +18,7 @@ from duplex_protocol.values import Json
 from trio_duplex.hub import Hub
 from trio_duplex.server.access import Access, bound_command
 from trio_duplex.server.handshake import Entrance, Handshake, HandshakeEnded
-from trio_duplex.server.socket import SocketGone, SocketLike
+from trio_duplex.server.socket import SocketGone, SocketLike, payload_bytes
 from trio_duplex.session.attachment import Attachment
 from trio_duplex.session.core import Session
 
@@ -101,6 +101,7 @@ class Connection:
                 session.post_refusal(error)
         while True:
             message = await self.socket.receive()
+            self.hub.tally.received_bytes += payload_bytes(message)
             session.tokens.confirm()
             try:
                 if not isinstance(message, str) and len(message) > MAX_EVENT_BYTES:
@@ -156,6 +157,7 @@ class Connection:
         """One frame within ``attachment_io_timeout_s``; a socket that takes longer is dead: detached and reset."""
         with trio.move_on_after(session.settings.attachment_io_timeout_s):
             await self.socket.send(data)
+            self.hub.tally.sent_bytes += len(data)
             return True
         log.warning("socket_write_timeout", session_id=session.id)
         self.socket.abort()

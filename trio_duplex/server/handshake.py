@@ -19,7 +19,7 @@ from duplex_protocol.values import Json
 from trio_duplex.hub import Hub, ResumeRequest, ResyncNeeded
 from trio_duplex.server.access import Access
 from trio_duplex.server.secrets import bind
-from trio_duplex.server.socket import SocketLike
+from trio_duplex.server.socket import SocketLike, payload_bytes
 from trio_duplex.session.attachment import Attachment
 from trio_duplex.session.core import Session
 
@@ -91,7 +91,10 @@ class Handshake:
         return HandshakeEnded(error.code)
 
     async def _tell(self, dialect: Dialect, error: RemoteProtocolError, *, flat: bool) -> None:
-        await self.socket.send(self.hub.encode(dialect.handshake_error(error, flat=flat), None))
+        self.hub.tally.openings_refused[error.code] += 1
+        frame = self.hub.encode(dialect.handshake_error(error, flat=flat), None)
+        await self.socket.send(frame)
+        self.hub.tally.sent_bytes += len(frame)
 
     async def _first_message(self, dialect: Dialect, deadline_s: float) -> Json:
         """The next parsed message before the deadline; an over-long one may be followed by another."""
@@ -103,6 +106,7 @@ class Handshake:
                 raise await self._end(
                     dialect, RemoteProtocolError("config_timeout", "no opening message within 10 seconds"), flat=True
                 )
+            self.hub.tally.received_bytes += payload_bytes(message)
             try:
                 return wire.parse(message)
             except RemoteProtocolError as error:
@@ -207,6 +211,7 @@ class RealtimeHandshake(Handshake):
             raise await self._end(dialect, error, flat=True) from None
         except ResyncNeeded as needed:
             await self.socket.send(needed.frame)
+            self.hub.tally.sent_bytes += len(needed.frame)
             await self.socket.close(1000)
             raise HandshakeEnded from None
         return Entrance(session, attachment)

@@ -15,11 +15,12 @@ from trio_duplex.models.plugin import ModelPlugin
 from trio_duplex.models.registry import build_plugin
 from trio_duplex.models.vad_service import VadService
 from trio_duplex.server.access import Access
-from trio_duplex.server.app import DuplexApp
+from trio_duplex.server.app import DuplexApp, Refusal, Visitor
 from trio_duplex.server.auth import Gate
 from trio_duplex.server.connection import Connection
 from trio_duplex.server.handshake import Handshake, NativeHandshake, RealtimeHandshake
 from trio_duplex.server.listener import BoundAddress, ListenerOptions, serve_asgi
+from trio_duplex.server.metrics import MetricsPage
 from trio_duplex.server.secrets import ClientSecrets
 from trio_duplex.server.socket import ServerSocket, SocketLike
 
@@ -47,8 +48,16 @@ def build_app(hub: Hub, gate: Gate | None = None, limits: LimitSettings | None =
     gate = attrs.evolve(gate, secrets=ClientSecrets())
     access = Access(hub, gate, limits or LimitSettings())
 
+    page = MetricsPage(hub)
+
     async def stop() -> None:
         hub.stop()
+
+    def authorize(visitor: Visitor) -> Refusal | None:
+        refusal = gate(visitor)
+        if refusal is not None:
+            hub.tally.openings_refused[refusal.code] += 1
+        return refusal
 
     return DuplexApp(
         sockets={
@@ -57,9 +66,11 @@ def build_app(hub: Hub, gate: Gate | None = None, limits: LimitSettings | None =
         },
         health=hub.health,
         models=lambda: models_page(hub),
-        authorize=gate,
+        metrics=page.text,
+        authorize=authorize,
         posts={"/v1/realtime/client_secrets": access.client_secrets_page},
         background=hub.run,
+        companion=page.lateness.run,
         shutdown=stop,
     )
 

@@ -13,7 +13,7 @@ import trio
 from trio_duplex.server.guards import UTF8_KEY
 from trio_duplex.server.tcp import EXTENSION, Connection
 
-__all__ = ["ServerSocket", "SocketGone", "SocketLike", "join_headers"]
+__all__ = ["ServerSocket", "SocketGone", "SocketLike", "join_headers", "payload_bytes"]
 
 log = structlog.get_logger(__name__)
 
@@ -282,6 +282,11 @@ class ServerSocket:
             raise SocketGone(*self._closed_with)
         if self._state != state:
             raise RuntimeError(f"the socket is {self._state}, not {state}")
+
+
+def payload_bytes(message: str | bytes) -> int:
+    """Size of a message; text that is all ASCII need not be encoded to know it."""
+    return len(message) if not isinstance(message, str) or message.isascii() else len(message.encode())
 
 
 def join_headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -13,8 +13,8 @@ from duplex_protocol import events as ev
 from duplex_protocol.commands import Command
 from duplex_protocol.dialect import Dialect, SessionDefaults
 from duplex_protocol.errors import RemoteProtocolError
-from duplex_protocol.values import Json, Playback, SessionConfig, SessionSnapshot, SessionState, TurnState
-from trio_duplex.models.plugin import ModelPlugin, ModelSession, traits_of
+from duplex_protocol.values import Deadlines, Json, Playback, SessionConfig, SessionSnapshot, SessionState, TurnState
+from trio_duplex.models.plugin import ModelPlugin, ModelSession, deadlines_of, traits_of
 from trio_duplex.session.attachment import Attachment
 from trio_duplex.session.audio_io import InputDecoder, OutputEncoder
 from trio_duplex.session.conversation import Conversation
@@ -29,6 +29,7 @@ from trio_duplex.session.response import Response
 from trio_duplex.session.server_vad import Detector
 from trio_duplex.session.settings import SessionSettings
 from trio_duplex.session.speaking import Generation
+from trio_duplex.session.tally import Tally
 from trio_duplex.session.timers import Timers
 from trio_duplex.session.tokens import ResumeTokens
 from trio_duplex.session.unit_feed import UnitFeed
@@ -59,6 +60,8 @@ class SessionStatistics:
     epoch_tasks: int
     responses: int
     journal_pending: int
+    deadlines: Deadlines | None
+    """How its units kept their deadline; None when the model keeps no account."""
 
 
 class SessionBase:
@@ -83,6 +86,7 @@ class SessionBase:
         opened_by_update: bool = True,
         strict: bool = True,
         scorer: VadScorer | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self.id = session_id
         self.incarnation = incarnation
@@ -96,6 +100,7 @@ class SessionBase:
         self.opened_by_update = opened_by_update
         self.encode = encode
         self._released = released
+        self.tally = Tally() if tally is None else tally
 
         self.state: SessionState = "open"
         self.turn_state: TurnState = "idle"
@@ -141,6 +146,7 @@ class SessionBase:
         self.generation_count = 0
         self.tokens = ResumeTokens()
         self.model: ModelSession
+        self.has_slot = False
         self.ended = trio.Event()
         self.close_reason: str | None = None
         self._end: EndRequest | None = None
@@ -158,10 +164,13 @@ class SessionBase:
 
     def emit(self, event: ev.Event, *, epoch: int | None = None, tag: object = None) -> None:
         """Project an event and append it to the journal; synchronous, so order is the order of the calls."""
+        if isinstance(event, ev.ErrorRaised):
+            self.tally.errors[event.code] += 1
         for projected in self.dialect.project(event):
             self.journal.append(projected, epoch=epoch, tag=tag)
         if self.journal.overflowed and not self._overflow_told:
             self._overflow_told = True
+            self.tally.journal_overflows += 1
             log.warning("journal_overflow", session_id=self.id)
             self.emit(ev.ResyncRequired(session_id=self.id, reason="journal_overflow"))
         if self.journal.backlog_bytes > MAX_BACKLOGS * self.settings.resume_replay_max_bytes_per_session:
@@ -171,6 +180,7 @@ class SessionBase:
         """The socket reads, but slower than it is told: memory is bounded, so its visit ends (contract 22)."""
         if self.attachment is not None and not self.attachment.ended.is_set():
             log.warning("reader_left_behind", session_id=self.id)
+            self.tally.readers_left_behind += 1
             self.attachment.end(code=1008, reason="output_backlog")
 
     def refuse(
@@ -266,4 +276,9 @@ class SessionBase:
             epoch_tasks=self.epoch.tasks,
             responses=len(self.responses),
             journal_pending=self.journal.statistics().pending,
+            deadlines=self.deadlines(),
         )
+
+    def deadlines(self) -> Deadlines | None:
+        """How its units kept their deadline so far; None when the model keeps no account, or is still opening."""
+        return deadlines_of(self.model) if self.has_slot else None

@@ -136,6 +136,7 @@ class Session(SessionBase):
                 self.detector = await open_detector(self.scorer, config, self.traits, model_rate_hz=rate_hz)
                 self.model = await self.plugin.open(config, SessionContext(self.id, self.conversation.history))
             # From here on nothing may fail: the model's slot is taken, and only the way out gives it back.
+            self.has_slot = True
             if self.traits.whole_units:
                 assert isinstance(self.model, UnitSession)
                 self.feed = UnitFeed(self.model, unit, listen_units=config.extra_body.get("force_listen_count") or 0)
@@ -222,13 +223,17 @@ class Session(SessionBase):
         self.state = "closed"
         self.turn_state = "idle"
         self.close_reason = end.reason
+        deadlines = self.deadlines()
+        self.tally.session_ended(end.reason, deadlines)
         self._released()
         if end.expired:
             assert end.reason in ("disconnect_grace_expired", "idle_ttl_expired")
             reason: Literal["disconnect_grace_expired", "idle_ttl_expired"] = end.reason  # type: ignore[assignment]
-            self.emit(ev.SessionExpired(session_id=self.id, incarnation=self.incarnation, reason=reason))
+            self.emit(
+                ev.SessionExpired(session_id=self.id, incarnation=self.incarnation, reason=reason, deadlines=deadlines)
+            )
         else:
-            self.emit(ev.SessionClosed(session_id=self.id, reason=end.reason))
+            self.emit(ev.SessionClosed(session_id=self.id, reason=end.reason, deadlines=deadlines))
         self.journal.close()
         self.ended.set()
         log.info("session_ended", session_id=self.id, reason=end.reason, epoch=self.epoch.number)

@@ -153,6 +153,7 @@ def finish_response(
     cancelled = status == "cancelled"
     response.status = status  # type: ignore[assignment]
     response.reason = reason
+    session.tally.responses[status] += 1
     record = session.conversation.get(response.item_id)
     shown: str | None = None
     if cancelled:
@@ -187,6 +188,7 @@ def finish_response(
             metadata=response.options.metadata if response.options.metadata is not None else session.config.metadata,
             modalities=response.modalities,
             output_format=response.output_format,
+            deadlines=session.deadlines() if session.config.extra_body.get("return_stage_metrics") is True else None,
         )
     )
 

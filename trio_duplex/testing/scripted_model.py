@@ -16,8 +16,9 @@ import trio
 
 from duplex_protocol.dialect import ConfigUpdate, SessionDefaults
 from duplex_protocol.errors import RemoteProtocolError
-from duplex_protocol.values import Capabilities, SessionConfig, TextMark
+from duplex_protocol.values import Capabilities, Deadlines, SessionConfig, TextMark
 from trio_duplex.models import plugin as model
+from trio_duplex.models.deadlines import DeadlineAccount
 
 AMPLITUDE_STEP = 500
 MAX_STEPS = 65
@@ -61,7 +62,8 @@ class ScriptedOptions:
     """How the scripted model behaves. Times in ms; rates in Hz.
 
     ``traits`` None: those that follow from ``owns_turns``. ``unit_script`` is for the trait ``whole_units``.
-    ``shown`` replaces the capabilities that the other options make up.
+    ``shown`` replaces the capabilities that the other options make up. ``lateness_ms``: how late the units are that a
+    session hears, one after the other, again and again (negative: early); empty = they have no deadline.
     """
 
     name: str = "scripted"
@@ -84,6 +86,7 @@ class ScriptedOptions:
     shown: Capabilities | None = None
     overloaded: bool = False
     refuses_tool_outputs: bool = False
+    lateness_ms: tuple[float, ...] = ()
 
 
 @attrs.define(eq=False)
@@ -101,6 +104,7 @@ class ScriptedSession:
     frames: list[tuple[str, ...]] = attrs.field(factory=list)
     tool_outputs: list[tuple[str, str]] = attrs.field(factory=list)
     dropped: int = 0
+    account: DeadlineAccount = attrs.field(factory=DeadlineAccount)
     _turns: int = 0
     _speech_ms: float = 0.0
     _silence_ms: float = 0.0
@@ -145,6 +149,7 @@ class ScriptedSession:
         if self.plugin.options.overloaded:
             raise model.SessionOverloaded("the script says so")
         self.units.append(unit)
+        self._finish_unit()
         script = self.plugin.options.unit_script
         if script is not None:
             self.hear(*script(self, unit))
@@ -171,6 +176,10 @@ class ScriptedSession:
                 self._speech_ms = 0
         self.submitted_ms += ms
         self._unit_ms += ms
+        over = self._unit_ms >= options.period_ms
+        if over:
+            self._unit_ms -= options.period_ms
+            self._finish_unit()
         if not options.owns_turns:
             return
         if not self._in_speech and self._speech_ms >= options.onset_ms:
@@ -179,10 +188,18 @@ class ScriptedSession:
         elif self._in_speech and self._silence_ms >= options.silence_ms:
             self.hear(model.SpeechStopped(audio_end_ms=int(self.submitted_ms)))
             self.hear(model.TurnEnded(turn=self._turn(), respond=self.config.auto_response))
-        if self._unit_ms >= options.period_ms:
-            self._unit_ms -= options.period_ms
-            if not self._in_speech:
-                self.hear(model.Listened())
+        if over and not self._in_speech:
+            self.hear(model.Listened())
+
+    def _finish_unit(self) -> None:
+        """One unit of input was worked on, as late as the script says."""
+        lateness_ms = self.plugin.options.lateness_ms
+        if lateness_ms:
+            self.account.add(lateness_ms[self.account.units % len(lateness_ms)] / 1000)
+
+    def deadlines(self) -> Deadlines | None:
+        """The account, if units have deadlines."""
+        return self.account.snapshot() if self.plugin.options.lateness_ms else None
 
     def _turn(self) -> model.Turn:
         if self.plugin.traits(self.config).whole_units:

@@ -34,10 +34,14 @@ class EngineGone(Exception):
 
 @attrs.frozen
 class Heard:
-    """The detector's word on one frame: a probability of speech in [0, 1], or what went wrong instead."""
+    """The detector's word on one frame: a probability of speech in [0, 1], or what went wrong instead.
+
+    ``lateness_s``: how long after its deadline the frame was judged (negative: before); None where none was set.
+    """
 
     probability: float = 0.0
     failure: EngineFailed | EngineGone | None = None
+    lateness_s: float | None = None
 
 
 @attrs.frozen(eq=False)

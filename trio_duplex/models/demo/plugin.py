@@ -6,7 +6,7 @@ It listens and talks by itself: the model owns turn-taking unless the client say
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,11 @@ from trio_duplex.models.demo.options import DemoOptions
 from trio_duplex.models.demo.session import DemoSession
 from trio_duplex.models.demo.thinking import Brain, EndpointThinker, RuleBrain
 from trio_duplex.models.demo.threads import Progress, ThreadEngine
-from trio_duplex.models.plugin import ModelHealth, OpenRefused, SessionContext, Unit
+from trio_duplex.models.plugin import ModelHealth, OpenRefused, RunsModelThreads, SessionContext, Unit
 from trio_duplex.turn_detection import SAMPLE_RATE_HZ
 
 if TYPE_CHECKING:
+    from duplex_gpu.steps import ModelThreadStatistics
     from trio_duplex.models.chat import EndpointBrain
 
 __all__ = ["DemoPlugin"]
@@ -150,6 +151,10 @@ class DemoPlugin:
             raise
         self._sessions.add(session)
         return session
+
+    def model_threads(self) -> Mapping[str, ModelThreadStatistics]:
+        """Those of the engine; none for one that runs without threads (tests)."""
+        return self._engine.model_threads() if isinstance(self._engine, RunsModelThreads) else {}
 
     def health(self) -> ModelHealth:
         """The engine's health, with the number of open sessions."""

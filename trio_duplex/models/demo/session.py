@@ -14,7 +14,8 @@ from weakref import WeakKeyDictionary
 import attrs
 import trio
 
-from duplex_protocol.values import SessionConfig
+from duplex_protocol.values import Deadlines, SessionConfig
+from trio_duplex.models.deadlines import DeadlineAccount
 from trio_duplex.models.demo.answering import DEAD, answer, question_of
 from trio_duplex.models.demo.engine import Engine, EngineGone, FloatAudio, Heard, Urgency
 from trio_duplex.models.demo.hearing import (
@@ -120,6 +121,7 @@ class DemoSession:
             unit_frames=options.unit_ms // FRAME_MS,
             max_utterance_ms=options.max_utterance_ms,
         )
+        self._account = DeadlineAccount()
         self._ear = engine.open_ear(self._on_heard)
 
     @property
@@ -176,6 +178,10 @@ class DemoSession:
             self._on_close(self)
         await trio.lowlevel.checkpoint()
 
+    def deadlines(self) -> Deadlines:
+        """How the frames of the detector kept their deadline: 20 ms after they were handed to it."""
+        return self._account.snapshot()
+
     # --- hearing ----------------------------------------------------------------------------------------------------
 
     @property
@@ -195,6 +201,8 @@ class DemoSession:
 
     def _on_heard(self, heard: Heard) -> None:
         """The engine's callback: one message, at once."""
+        if heard.lateness_s is not None:
+            self._account.add(heard.lateness_s)
         try:
             self._news_send.send_nowait(heard)
         except (trio.WouldBlock, trio.ClosedResourceError):

@@ -66,7 +66,7 @@ class _ThreadEar:
 
     def _receive(self, result: RowResult[float]) -> None:
         if result.output is not None and math.isfinite(result.output):
-            self._heard(Heard(result.output))
+            self._heard(Heard(result.output, lateness_s=result.lateness_s))
         elif result.output is not None:
             self._heard(Heard(failure=EngineFailed("the detector's probability is no number")))
         elif isinstance(result.error, ThreadDied):
@@ -251,6 +251,10 @@ class ThreadEngine:
         except JobFailed as error:
             log.error("demo_job_failed", error=repr(error.__cause__))
             raise EngineFailed(str(error)) from error
+
+    def model_threads(self) -> dict[str, ModelThreadStatistics]:
+        """The detector's thread, once it was started."""
+        return {} if self._detector is None else {"vad": self._detector.statistics()}
 
     def health(self) -> ModelHealth:
         """Both threads' statistics; ``alive`` is false once the watchdog has given up on one."""

@@ -10,6 +10,7 @@ import structlog
 import trio
 
 from duplex_gpu.personaplex.prompts import Prompt, PromptError
+from duplex_gpu.steps import ModelThreadStatistics
 from duplex_protocol import model_rules
 from duplex_protocol.dialect import ConfigUpdate, SessionDefaults
 from duplex_protocol.errors import RemoteProtocolError
@@ -171,17 +172,22 @@ class PersonaPlexPlugin:
         name = f"{self._options.seed}/{session_id}".encode()
         return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
 
+    def model_threads(self) -> dict[str, ModelThreadStatistics]:
+        """One thread for each replica that is warm."""
+        measured = ((replica.device, replica.statistics()) for replica in self.replicas)
+        return {device: numbers for device, numbers in measured if numbers is not None}
+
     def health(self) -> ModelHealth:
         """Ready once every replica is loaded, alive while one is; with each one's numbers and those of the sessions."""
         each = [replica.health() for replica in self.replicas]
         accounts = [session.account for session in self._sessions]
-        worst = [a.worst_lateness_ms for a in accounts if a.worst_lateness_ms is not None]
+        worst = [a.worst_ms for a in accounts if a.worst_ms is not None]
         detail: dict[str, object] = {
             "replicas": [health.detail for health in each],
             "open_sessions": len(self._sessions),
             "open_sessions_units": sum(a.units for a in accounts),
-            "open_sessions_silence_units": sum(a.silence_units for a in accounts),
-            "open_sessions_deadline_misses": sum(a.misses for a in accounts),
+            "open_sessions_silence_units": sum(session.silence_units for session in self._sessions),
+            "open_sessions_deadline_misses": sum(a.missed for a in accounts),
             "open_sessions_worst_lateness_ms": max(worst, default=None),
         }
         return ModelHealth(

@@ -13,7 +13,8 @@ import trio
 from duplex_gpu.personaplex.prompts import Prompt
 from duplex_gpu.personaplex.unit_rows import FeedPrompt, Payload, Start, UnitOutput
 from duplex_gpu.steps import RowResult, SlotClosed, SlotOverloaded, ThreadDied
-from duplex_protocol.values import SessionConfig
+from duplex_protocol.values import Deadlines, SessionConfig
+from trio_duplex.models.deadlines import DeadlineAccount
 from trio_duplex.models.personaplex.options import UNIT_MS, PersonaPlexOptions
 from trio_duplex.models.personaplex.replica import DEAD, Replica
 from trio_duplex.models.personaplex.speech_gate import GateSettings, SpeechGate
@@ -34,7 +35,7 @@ from trio_duplex.models.plugin import (
 )
 from trio_duplex.samples import int16_from_float
 
-__all__ = ["PersonaPlexSession", "UnitAccount"]
+__all__ = ["PersonaPlexSession"]
 
 log = structlog.get_logger(__name__)
 
@@ -44,24 +45,6 @@ UNDER_WAY = 4
 GIVES_UP_FRAMES = 50
 """Frames of listening after which an answer that a client asked for is not going to come."""
 PERIOD_S = UNIT_MS / 1000
-
-
-@attrs.define
-class UnitAccount:
-    """How a session's units kept their deadline: a unit's result is due one period after the unit was fed."""
-
-    units: int = 0
-    silence_units: int = 0
-    misses: int = 0
-    worst_lateness_ms: float | None = None
-    """Negative: always early."""
-
-    def add(self, lateness_s: float) -> None:
-        """One result came so much after it was due."""
-        late_ms = 1e3 * lateness_s
-        self.units += 1
-        self.misses += late_ms > 0
-        self.worst_lateness_ms = late_ms if self.worst_lateness_ms is None else max(self.worst_lateness_ms, late_ms)
 
 
 @attrs.frozen
@@ -109,7 +92,9 @@ class PersonaPlexSession:
         self._turn_start_units = 0
         self._closed = self._gone = False
         self._wake = trio.Event()
-        self.account = UnitAccount()
+        self.account = DeadlineAccount()
+        """A unit's result is due one period after the unit was fed."""
+        self.silence_units = 0
         self._slot = replica.take(self._deliver)
 
     @property
@@ -201,7 +186,7 @@ class PersonaPlexSession:
             if not self._backlog and now_s >= self._clock.silence_s:
                 self._clock.filled(now_s)
                 if len(self._under_way) < UNDER_WAY:
-                    self.account.silence_units += 1
+                    self.silence_units += 1
                     self._feed(None, _UnderWay(self._epoch, False))
 
     async def aclose(self) -> None:
@@ -216,14 +201,17 @@ class PersonaPlexSession:
             self.replica.give_back(self._slot)
             self._send.close()
             self._on_close(self)
-            account = self.account
             log.info(
                 "personaplex_session_closed",
                 session_id=self._session_id,
-                units=account.units,
-                silence_units=account.silence_units,
-                deadline_misses=account.misses,
+                units=self.account.units,
+                silence_units=self.silence_units,
+                deadline_misses=self.account.missed,
             )
+
+    def deadlines(self) -> Deadlines:
+        """How the session's units kept their deadline; after :meth:`discard` too."""
+        return self.account.snapshot()
 
     # --- units in -----------------------------------------------------------------------------------------------------
 
