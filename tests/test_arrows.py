@@ -22,6 +22,7 @@ FORBIDDEN = {
         "orjson", "torch", "hypercorn", "trio_websocket", "trio_duplex.server", "trio_duplex.client",
     },
     "trio_duplex/client": {"torch", "hypercorn", "trio_duplex.server", "trio_duplex.session", "trio_duplex.hub"},
+    "trio_duplex/live": {"torch", "hypercorn", "trio_duplex.server", "trio_duplex.session", "trio_duplex.hub"},
     "trio_duplex/models": {"trio_duplex.server", "trio_duplex.client", "trio_duplex.session"},
     "trio_duplex/server": {"torch", "trio_duplex.client"},
 }  # fmt: skip

@@ -19,7 +19,10 @@ def test_the_group_names_its_commands(word: str) -> None:
     ("name", "options"),
     [
         ("serve", ("--deploy", "--host", "--port", "--log-format", "--log-level", "127.0.0.1", "8099")),
-        ("talk", ("--url", "--wav", "--raw-rate", "--out")),
+        (
+            "talk",
+            ("--url", "--wav", "--raw-rate", "--out", "--mic", "--input-device", "--output-device", "--list-devices"),
+        ),
         ("demo", ("--out", "--deploy", "demo_out")),
     ],
 )

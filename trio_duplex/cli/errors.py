@@ -25,6 +25,7 @@ EXPECTED: Final = {
     "trio_duplex.benchmark.server_process": ("NoServer",),
     "trio_duplex.client": ("DuplexClientError",),
     "trio_duplex.showcase.recordings": ("RecordingError",),
+    "trio_duplex.live.sound": ("SoundError",),
     "trio_duplex.showcase.event_log": ("Missing",),
     "duplex_gpu.steps": ("DeviceMissing",),
     "duplex_gpu.weights": ("WeightsMissing", "WeightsCorrupt"),

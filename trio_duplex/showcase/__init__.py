@@ -16,5 +16,6 @@ module             holds
 ``demo``           all of it in one call (``trio-duplex demo``)
 ``local_server``   a server on a free port for as long as a block runs
 ``talking``        one WAV file against any server (``trio-duplex talk``)
+``lines``          a server event as a line of text
 =================  ====================================================================================
 """

@@ -8,10 +8,11 @@ from typing import Final
 import attrs
 import trio
 
-from trio_duplex.client import AudioFormat, SessionConfig, WebSocketConnector, wrap_event
+from trio_duplex.client import AudioFormat, SessionConfig, WebSocketConnector
 from trio_duplex.showcase.conversation import Conversation, converse
 from trio_duplex.showcase.event_log import Entry, EventLog
 from trio_duplex.showcase.facts import answers
+from trio_duplex.showcase.lines import line_of
 from trio_duplex.showcase.recordings import Recording
 
 __all__ = ["Talk"]
@@ -84,7 +85,7 @@ class Talk:
         if entry.type == "response.listen":
             self._listens += 1
             return
-        line = _line(entry)
+        line = line_of(entry.event)
         if line is not None:
             if self._listens:
                 self.tell(f"listened for {self._listens} units")
@@ -94,31 +95,3 @@ class Talk:
     def sound(self) -> list[tuple[str, bytes, int]]:
         """Every answer that sounded: id, PCM16, rate in Hz."""
         return [(a.response_id, a.pcm, a.rate_hz) for a in answers(self.log) if a.pcm]
-
-
-def _line(entry: Entry) -> str | None:
-    """What is worth a line; None for the rest."""
-    event = entry.event
-    match entry.type:
-        case "session.created":
-            return f"session {wrap_event(event).session_id} is open"
-        case "input_audio_buffer.speech_started":
-            return f"it hears speech from {event.get('audio_start_ms')} ms on"
-        case "conversation.item.input_audio_transcription.completed":
-            return f"it understood: “{event.get('transcript', '')}”"
-        case "response.speak":
-            return "it decides to speak"
-        case "overlap.decision":
-            return f"overlap: {event.get('action')} ({event.get('reason')})"
-        case "response.output_audio_transcript.done":
-            return f"it said: “{event.get('transcript', '')}”"
-        case "response.done":
-            response = event.get("response") or {}
-            details = response.get("status_details") or {}
-            reason = f" ({details.get('reason')})" if details.get("reason") else ""
-            return f"the answer is {response.get('status')}{reason}"
-        case "error":
-            error = event.get("error")
-            detail = f"{error.get('code')}: {error.get('message')}" if isinstance(error, dict) else str(error)
-            return f"error: {detail}"
-    return None
