@@ -213,6 +213,18 @@ async def test_a_second_answer_sounds_after_an_interruption(autojump_clock: Mock
         assert room.of(room.sent, "playback.ack")[-1]["played_ms"] == TOTAL_MS
 
 
+async def test_an_answer_that_is_cancelled_without_speech(autojump_clock: MockClock) -> None:
+    async with a_room(answers(script=lambda _: [Piece("a long one", 1_000), Hang()])) as room:
+        room.say(300)
+        await room.until(lambda: room.voiced_ms > 300)
+        await room.rig.clients[0].cancel_response()
+        await room.until(lambda: room.of(room.received, "response.done"), 1)
+        cut = room.voiced_ms
+        await trio.sleep(0.3)
+        assert room.voiced_ms == cut < TOTAL_MS
+        assert room.of(room.sent, "conversation.item.truncate")[-1]["audio_end_ms"] == int(cut)
+
+
 async def test_clearing_the_output_silences_it(autojump_clock: MockClock) -> None:
     async with a_room(answers(unpaced=True)) as room:
         room.say(300)
