@@ -156,10 +156,14 @@ class InputCommitted(Event):
 
 @attrs.frozen(kw_only=True)
 class InputTranscribed(Event):
-    """The model recognised a committed user item after its commit fan-out; ``audio_ms`` is the item's length."""
+    """The model recognised a committed user item after its commit fan-out; ``audio_ms`` is the item's length.
+
+    ``content_index`` is the part that got the transcript.
+    """
 
     item_id: str
     transcript: str
+    content_index: int = 0
     audio_ms: int = 0
 
 

@@ -202,7 +202,7 @@ def transcribed(m: Memory, ev: e.InputTranscribed) -> Json:
     frame: Json = {
         "type": "conversation.item.input_audio_transcription.completed",
         "item_id": ev.item_id,
-        "content_index": 0,
+        "content_index": ev.content_index,
         "transcript": ev.transcript,
     }
     if m.plain:
@@ -226,12 +226,17 @@ def _announced_previous(m: Memory, ev: e.ItemCreated) -> str | None:
     return None if m.plain and ev.previous_item_id == "root" else ev.previous_item_id
 
 
+def _announced_item(m: Memory, ev: e.ItemCreated) -> Json:
+    """The transcript of an item that is still to be committed follows in an event of its own."""
+    return shapes.item(ev.item, m.view) if ev.done or not m.plain else shapes.untranscribed(ev.item)
+
+
 def item_added(m: Memory, ev: e.ItemCreated) -> Json:
-    return item_frame("conversation.item.added", _announced_previous(m, ev), shapes.item(ev.item, m.view))
+    return item_frame("conversation.item.added", _announced_previous(m, ev), _announced_item(m, ev))
 
 
 def item_created(m: Memory, ev: e.ItemCreated) -> Json:
-    return item_frame("conversation.item.created", _announced_previous(m, ev), shapes.item(ev.item, m.view))
+    return item_frame("conversation.item.created", _announced_previous(m, ev), _announced_item(m, ev))
 
 
 def item_done(m: Memory, ev: e.ItemCreated) -> Json:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
 import numpy as np
 import pybase64
 
@@ -172,26 +173,32 @@ def commit_turn(session: Session, turn: Turn, *, deferred: bool | None = None, k
         session.input.reset()
     else:
         item, previous = known, session.conversation.predecessor(known.id)
-        record = session.conversation.get(known.id)
-        assert record is not None
-        record.history_text = turn.transcript or ""
     turn.item_id = item.id
     committed(
         session,
-        ev.InputCommitted(
-            session_id=session.id,
-            turn_id=session.turn_id + 1,
-            epoch=session.epoch.number,
-            history_len=session.conversation.history_len,
-            item=item,
-            previous_item_id=previous,
-            message=native_message(turn.transcript),
+        attrs.evolve(
+            input_committed(session, item, previous, native_message(turn.transcript)),
             item_known=known is not None,
             transcript=turn.transcript,
             audio_ms=max(0, turn.audio_end_ms - turn.audio_start_ms),
             overlap_deferred=None if deferred is None else True,
             response_create_deferred=deferred,
         ),
+    )
+
+
+def input_committed(
+    session: Session, item: Item, previous: str | None, message: Json, *, counts: bool = True
+) -> ev.InputCommitted:
+    """What every commit says of its session as it stands now. ``counts``: it is a turn, the next one."""
+    return ev.InputCommitted(
+        session_id=session.id,
+        turn_id=session.turn_id + counts,
+        epoch=session.epoch.number,
+        history_len=session.conversation.history_len,
+        item=item,
+        previous_item_id=previous,
+        message=message,
     )
 
 
@@ -217,14 +224,8 @@ def commit_nothing(session: Session, *, audio_end_ms: float | None, overlap_ack:
     if session.generation is None:
         session.turn_state = "idle"
     session.emit(
-        ev.InputCommitted(
-            session_id=session.id,
-            turn_id=session.turn_id,
-            epoch=session.epoch.number,
-            history_len=session.conversation.history_len,
-            item=item,
-            previous_item_id=previous,
-            message=native_message(None),
+        attrs.evolve(
+            input_committed(session, item, previous, native_message(None), counts=False),
             transcript="",
             empty=True,
             no_response=True,
@@ -284,14 +285,10 @@ def commit_empty_message(session: Session) -> None:
         raise RemoteProtocolError("input_audio_buffer_empty", "nothing was appended")
     session.input.reset()
     session.emit(
-        ev.InputCommitted(
-            session_id=session.id,
-            turn_id=session.turn_id,
-            epoch=session.epoch.number,
-            history_len=session.conversation.history_len,
-            item=Item(id=""),
-            previous_item_id=session.conversation.tail_id,
-            message={"role": "user", "content": []},
+        attrs.evolve(
+            input_committed(
+                session, Item(id=""), session.conversation.tail_id, {"role": "user", "content": []}, counts=False
+            ),
             native_audio=False,
             empty=True,
         )
@@ -316,14 +313,8 @@ def seal_message(session: Session, turn: Turn, *, text: str = "", store: bool = 
     session.input.reset()
     committed(
         session,
-        ev.InputCommitted(
-            session_id=session.id,
-            turn_id=session.turn_id + 1,
-            epoch=session.epoch.number,
-            history_len=session.conversation.history_len,
-            item=item,
-            previous_item_id=previous,
-            message=chat_message(text, wav),
+        attrs.evolve(
+            input_committed(session, item, previous, chat_message(text, wav)),
             transcript=content[-1].transcript if wav is not None else None,
             audio_ms=max(0, turn.audio_end_ms - turn.audio_start_ms),
             native_audio=False,

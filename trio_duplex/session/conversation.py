@@ -149,6 +149,20 @@ def item_text(item: Item) -> str:
     return " ".join(w for w in words if w)
 
 
+def untranscribed_part(item: Item) -> int | None:
+    """Index of the first audio part; None if there is none, or if one has its words already."""
+    audio = [k for k, part in enumerate(item.content) if part.type == "input_audio"]
+    return audio[0] if audio and not any(item.content[k].transcript for k in audio) else None
+
+
+def with_transcript(item: Item, index: int, transcript: str) -> Item:
+    """The item with these words in part ``index``; empty words: nothing was said."""
+    content = list(item.content)
+    is_speech = content[index].is_speech if transcript else False
+    content[index] = attrs.evolve(content[index], transcript=transcript, is_speech=is_speech)
+    return attrs.evolve(item, content=tuple(content))
+
+
 def user_audio_item(item_id: str, transcript: str | None, *, is_speech: bool | None = None) -> Item:
     """The user item that a commit of audio makes."""
     part = ContentPart("input_audio", transcript=transcript, is_speech=is_speech)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
 import structlog
 
 from duplex_protocol import events as ev
-from duplex_protocol.values import ContentPart, Item
+from duplex_protocol.values import Item
 from trio_duplex.models import plugin as model
 from trio_duplex.session.commits import answer, commit_nothing, commit_turn
+from trio_duplex.session.conversation import item_text, untranscribed_part, with_transcript
 from trio_duplex.session.endings import finish_response, generation_ended, response_active
 from trio_duplex.session.interrupting import barge_in_on_overlap
 from trio_duplex.session.speaking import spoken, start_generation
@@ -94,17 +94,19 @@ def turn_ended(session: Session, result: model.TurnEnded) -> None:
 
 
 def turn_transcribed(session: Session, turn: model.Turn) -> None:
-    """The transcript of a turn that a commit ended: it joins item and history afterwards."""
+    """The transcript of a turn that a commit ended: it joins item and history afterwards, and is told once."""
     record = session.conversation.get(turn.item_id) if turn.item_id else None
-    if record is None or turn.item_id is None:
+    index = None if record is None else untranscribed_part(record.item)
+    if record is None or turn.item_id is None or index is None:
         return
-    text = turn.transcript or ""
-    part = ContentPart("input_audio", transcript=text, is_speech=None if text else False)
-    record.item = attrs.evolve(record.item, content=(part,))
-    record.history_text = text or None
+    record.item = with_transcript(record.item, index, turn.transcript or "")
+    record.history_text = item_text(record.item) or None
     session.emit(
         ev.InputTranscribed(
-            item_id=turn.item_id, transcript=text, audio_ms=max(0, turn.audio_end_ms - turn.audio_start_ms)
+            item_id=turn.item_id,
+            transcript=turn.transcript or "",
+            content_index=index,
+            audio_ms=max(0, turn.audio_end_ms - turn.audio_start_ms),
         )
     )
 

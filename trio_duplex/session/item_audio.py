@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
-from duplex_protocol import events as ev
 from duplex_protocol.audio_formats import AudioFormat, append_format, check_whole_samples
 from duplex_protocol.commands import AppendHints, ItemAudio
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Item
 from trio_duplex.models.plugin import FloatAudio, SessionOverloaded, Turn
 from trio_duplex.session.audio_io import InputDecoder
-from trio_duplex.session.commits import chat_message, commit_turn, committed, native_message, wav_of
-from trio_duplex.session.conversation import item_text
+from trio_duplex.session.commits import (
+    chat_message,
+    commit_turn,
+    committed,
+    input_committed,
+    native_message,
+    wav_of,
+)
+from trio_duplex.session.conversation import ItemRecord, item_text, untranscribed_part, with_transcript
 from trio_duplex.session.speech_verdict import holds_speech
 from trio_duplex.session.work import Work, merged
 
@@ -63,7 +69,7 @@ def commit_item_audio(session: Session, item: Item, audio: FloatAudio, *, announ
         record.history_text = words
         session.unanswered = merged(session.unanswered, Work(stored=True))
         if announce:
-            say_committed(session, item, words, start_ms, end_ms)
+            say_committed(session, record, words, end_ms - start_ms)
         return
     if not len(audio):
         say_nothing(session, item)
@@ -83,27 +89,25 @@ def commit_item_audio(session: Session, item: Item, audio: FloatAudio, *, announ
             return
         turn = session.model.end_turn()
         turn.speech = True
-        turn.transcript = turn.transcript or words or None
+        index = untranscribed_part(item)
+        if turn.transcript and index is not None:
+            record.item = with_transcript(item, index, turn.transcript)
+        turn.transcript = item_text(record.item) or None
+    record.history_text = turn.transcript or ""
     session.clock_ms += end_ms - start_ms
-    commit_turn(session, turn, known=item)
+    commit_turn(session, turn, known=record.item)
     session.unanswered = merged(session.unanswered, Work([turn]))
 
 
-def say_committed(session: Session, item: Item, words: str, start_ms: int, end_ms: int) -> None:
+def say_committed(session: Session, record: ItemRecord, words: str, audio_ms: int) -> None:
     """The commit fan-out of an announced item of a turn-based lane."""
-    record = session.conversation.get(item.id)
+    item = record.item
     committed(
         session,
-        ev.InputCommitted(
-            session_id=session.id,
-            turn_id=session.turn_id + 1,
-            epoch=session.epoch.number,
-            history_len=session.conversation.history_len,
-            item=item,
-            previous_item_id=session.conversation.predecessor(item.id),
-            message=chat_message(words, record.wav if record is not None else None),
+        attrs.evolve(
+            input_committed(session, item, session.conversation.predecessor(item.id), chat_message(words, record.wav)),
             item_known=True,
-            audio_ms=end_ms - start_ms,
+            audio_ms=audio_ms,
             native_audio=False,
         ),
     )
@@ -120,14 +124,10 @@ def say_nothing(session: Session, item: Item) -> None:
     assert record is not None
     record.item = item
     session.emit(
-        ev.InputCommitted(
-            session_id=session.id,
-            turn_id=session.turn_id,
-            epoch=session.epoch.number,
-            history_len=session.conversation.history_len,
-            item=item,
-            previous_item_id=session.conversation.predecessor(item.id),
-            message=native_message(None),
+        attrs.evolve(
+            input_committed(
+                session, item, session.conversation.predecessor(item.id), native_message(None), counts=False
+            ),
             item_known=True,
             transcript="",
             empty=True,
