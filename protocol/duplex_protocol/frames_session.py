@@ -186,16 +186,11 @@ def committed(m: Memory, ev: e.InputCommitted) -> Json:
 
 
 def transcription_completed(m: Memory, ev: e.InputCommitted) -> Json:
+    """The words that a commit knows already."""
     index, transcript = transcript_of(ev) or (0, "")
-    frame: Json = {
-        "type": "conversation.item.input_audio_transcription.completed",
-        "item_id": ev.item.id,
-        "content_index": index,
-        "transcript": transcript,
-    }
-    if m.plain:
-        frame["usage"] = {"type": "duration", "seconds": ev.audio_ms / 1000}
-    return frame
+    return transcribed(
+        m, e.InputTranscribed(item_id=ev.item.id, transcript=transcript, content_index=index, audio_ms=ev.audio_ms)
+    )
 
 
 def transcribed(m: Memory, ev: e.InputTranscribed) -> Json:

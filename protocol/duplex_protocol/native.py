@@ -105,7 +105,7 @@ def _audio_delta(_: Memory, ev: e.AudioDelta) -> Json | None:
         "end_of_turn": ev.end_of_turn,
         "model_speak": ev.model_speak,
         "audio_duration_ms": ev.audio_duration_ms,
-        "audio_text_marks": [{"text_chars": mark.text_chars, "audio_end_ms": mark.audio_end_ms} for mark in ev.marks],
+        "audio_text_marks": [mark.as_wire() for mark in ev.marks],
         "playback": ev.playback.as_wire(),
     }
     return frame | shapes.optional(channels=ev.channels)

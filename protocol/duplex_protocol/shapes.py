@@ -51,9 +51,7 @@ def part(content: ContentPart, view: View) -> Json:
     if content.audio_duration_ms is not None:
         shape["audio_duration_ms"] = content.audio_duration_ms
     if content.audio_text_marks:
-        shape["audio_text_marks"] = [
-            {"text_chars": mark.text_chars, "audio_end_ms": mark.audio_end_ms} for mark in content.audio_text_marks
-        ]
+        shape["audio_text_marks"] = [mark.as_wire() for mark in content.audio_text_marks]
     return shape
 
 

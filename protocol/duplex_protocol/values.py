@@ -31,6 +31,10 @@ class TextMark:
     text_chars: int
     audio_end_ms: int
 
+    def as_wire(self) -> Json:
+        """One entry of the wire's ``audio_text_marks``."""
+        return {"text_chars": self.text_chars, "audio_end_ms": self.audio_end_ms}
+
 
 @attrs.frozen
 class Playback:
