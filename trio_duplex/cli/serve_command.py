@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from trio_duplex.cli.process import configure_logging, settle_process, tune_process
+from trio_duplex.cli.progress import LoadingProgress
 from trio_duplex.cli.shared import FILE, find_deployment
 
 if TYPE_CHECKING:
@@ -58,12 +58,13 @@ def serve(
     this machine is served.
     """
     tune_process()
-    deployment, plugin = find_deployment(deploy)
+    loading = LoadingProgress()
+    deployment, plugin = find_deployment(deploy, loading)
     configure_logging(log_format, log_level)
     deployment = with_access(deployment, api_keys_file, no_auth, allow_origin)
     import trio
 
-    trio.run(_serve, deployment, plugin, host, port)
+    trio.run(_serve, deployment, plugin, host, port, loading)
 
 
 def with_access(deployment: Deployment, keys_file: Path | None, no_auth: bool, origins: tuple[str, ...]) -> Deployment:
@@ -87,7 +88,7 @@ def with_access(deployment: Deployment, keys_file: Path | None, no_auth: bool, o
     return attrs.evolve(deployment, auth=with_keys_from_environment(auth))
 
 
-async def _serve(deployment: Deployment, plugin: ModelPlugin, host: str, port: int) -> None:
+async def _serve(deployment: Deployment, plugin: ModelPlugin, host: str, port: int, loading: LoadingProgress) -> None:
     """Serve until a signal; the second signal ends everything at once. Cancellation: ends without good-byes."""
     import trio
 
@@ -96,7 +97,6 @@ async def _serve(deployment: Deployment, plugin: ModelPlugin, host: str, port: i
 
     began_s = time.monotonic()
     shutdown = trio.Event()
-    loading = ExitStack()
 
     class Announce(trio.TaskStatus[BoundAddress]):
         def started(self, value: BoundAddress | None = None) -> None:
@@ -105,8 +105,7 @@ async def _serve(deployment: Deployment, plugin: ModelPlugin, host: str, port: i
             settle_process()
             _say_ready(value, time.monotonic() - began_s)
 
-    with loading, trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        loading.enter_context(_busy(f"loading model {plugin.name!r}"))
+    with loading.showing(plugin.name), trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
@@ -120,17 +119,6 @@ async def _serve(deployment: Deployment, plugin: ModelPlugin, host: str, port: i
             nursery.start_soon(watch)
             await run_server(deployment, plugin=plugin, host=host, port=port, shutdown=shutdown, task_status=Announce())
             nursery.cancel_scope.cancel()
-
-
-def _busy(what: str) -> AbstractContextManager[Any]:
-    """A spinner on a terminal, a plain line elsewhere."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)  # standard output holds results only
-    if console.is_terminal:
-        return console.status(what)
-    console.print(what)
-    return nullcontext()
 
 
 def _say_ready(bound: BoundAddress, took_s: float) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from trio_duplex.config import DeployError, Deployment, structure
 from trio_duplex.models.plugin import ModelPlugin
+from trio_duplex.models.progress import Progress
 
 KNOWN = ("demo", "chat", "personaplex")
 
 
-def build_plugin(deployment: Deployment) -> ModelPlugin:
-    """The plugin for a deployment; loads nothing heavy yet. Raises :class:`DeployError`."""
+def build_plugin(deployment: Deployment, progress: Progress | None = None) -> ModelPlugin:
+    """The plugin for a deployment; loads nothing heavy yet. Raises :class:`DeployError`.
+
+    ``progress`` is told about loading by the models that have something to load.
+    """
     limit = deployment.duplex_session.max_sessions
     if deployment.model == "personaplex":
         from trio_duplex.models.personaplex import PersonaPlexOptions, PersonaPlexPlugin
@@ -17,14 +21,14 @@ def build_plugin(deployment: Deployment) -> ModelPlugin:
         persona: PersonaPlexOptions = structure(
             deployment.options, PersonaPlexOptions, where="options of the personaplex model"
         )
-        return PersonaPlexPlugin(persona, max_sessions=None if limit == "auto" else limit)
+        return PersonaPlexPlugin(persona, max_sessions=None if limit == "auto" else limit, progress=progress)
     if limit == "auto":
         raise DeployError(f"duplex_session.max_sessions: {deployment.model!r} does not measure itself, give a number")
     if deployment.model == "demo":
         from trio_duplex.models.demo import DemoOptions, DemoPlugin
 
         options: DemoOptions = structure(deployment.options, DemoOptions, where="options of the demo model")
-        return DemoPlugin(options, max_sessions=limit)
+        return DemoPlugin(options, max_sessions=limit, progress=progress)
     if deployment.model == "chat":
         from trio_duplex.models.chat import ChatOptions, ChatPlugin
 

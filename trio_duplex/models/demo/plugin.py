@@ -21,8 +21,9 @@ from trio_duplex.models.demo.engine import Engine
 from trio_duplex.models.demo.options import DemoOptions
 from trio_duplex.models.demo.session import DemoSession
 from trio_duplex.models.demo.thinking import Brain, EndpointThinker, RuleBrain
-from trio_duplex.models.demo.threads import Progress, ThreadEngine
+from trio_duplex.models.demo.threads import ThreadEngine
 from trio_duplex.models.plugin import ModelHealth, OpenRefused, RunsModelThreads, SessionContext, Unit
+from trio_duplex.models.progress import Progress
 from trio_duplex.turn_detection import SAMPLE_RATE_HZ
 
 if TYPE_CHECKING:

@@ -23,16 +23,14 @@ from trio_duplex.models.demo.engine import Clip, Ear, EngineFailed, EngineGone, 
 from trio_duplex.models.demo.networks import Networks, Recognizer, Voice
 from trio_duplex.models.demo.options import DemoOptions
 from trio_duplex.models.plugin import ModelHealth, OpenRefused
+from trio_duplex.models.progress import Progress
 
 if TYPE_CHECKING:
     from duplex_gpu.piper_voice import Speech
 
-__all__ = ["Progress", "ThreadEngine"]
+__all__ = ["ThreadEngine"]
 
 T = TypeVar("T")
-
-Progress = Callable[[str, float], None]
-"""Told on the Trio thread: what is being done now, and the part of start-up (0 … 1) that lies behind."""
 
 PRIORITIES: dict[Urgency, int] = {"now": 0, "maybe": 1, "later": 2}
 FRAME_DUE_S = 0.020

@@ -17,9 +17,10 @@ from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.profiles import profile
 from duplex_protocol.values import Capabilities, SessionConfig
 from trio_duplex.models.personaplex.options import UNIT_MS, PersonaPlexOptions
-from trio_duplex.models.personaplex.replica import LoadUnit, ModelGone, Progress, Replica
+from trio_duplex.models.personaplex.replica import LoadUnit, ModelGone, Replica
 from trio_duplex.models.personaplex.session import PersonaPlexSession
 from trio_duplex.models.plugin import Framing, ModelHealth, OpenRefused, SessionContext, Traits, Unit
+from trio_duplex.models.progress import Progress
 
 __all__ = ["PersonaPlexPlugin"]
 
@@ -55,7 +56,7 @@ class PersonaPlexPlugin:
                 max_sessions=max_sessions,
                 needed_voice=_stem(model_rules.DEFAULT_VOICE),
                 load=load,
-                progress=progress,
+                progress=_of_replica(progress, device, alone=len(self._options.devices) == 1),
             )
             for device in self._options.devices
         )
@@ -200,6 +201,14 @@ def _auto(config: SessionConfig) -> SessionConfig:
     if config.extra_body.keys() & {"auto_response", "full_duplex"}:
         return config
     return attrs.evolve(config, extra_body={**config.extra_body, "auto_response": True})
+
+
+def _of_replica(progress: Progress | None, device: str, *, alone: bool) -> Progress | None:
+    """What a replica tells to: with its device's name where there are several."""
+    if progress is None or alone:
+        return progress
+    tell = progress
+    return lambda what, part: tell(f"{what} ({device})", part)
 
 
 def _stem(voice: str) -> str:

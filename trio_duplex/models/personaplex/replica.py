@@ -25,16 +25,14 @@ from trio_duplex.config import DeployError
 from trio_duplex.models.personaplex.admission import Admission, step_times
 from trio_duplex.models.personaplex.options import UNIT_MS, PersonaPlexOptions
 from trio_duplex.models.plugin import ModelHealth, OpenRefused
+from trio_duplex.models.progress import Progress
 
-__all__ = ["DEAD", "LoadUnit", "ModelGone", "Progress", "Replica"]
+__all__ = ["DEAD", "LoadUnit", "ModelGone", "Replica"]
 
 log = structlog.get_logger(__name__)
 
 DEAD = "engine_error"
 LoadUnit = Callable[[LoadOptions, Report], PersonaPlexUnit]
-Progress = Callable[[str, float], None]
-"""Told on the Trio thread: what is being done, and the part of it (0 … 1) that is done."""
-
 GPU_ROWS, CPU_ROWS = 128, 4
 TIMED_STEPS = 9
 STEPS_TO_TRUST = 200
@@ -52,9 +50,12 @@ class ModelGone(RuntimeError):
 class _Step:
     """The batched step of the model thread: loads, captures and times the network in its warm-up."""
 
-    def __init__(self, load: Callable[[], PersonaPlexUnit], rows: int, needed_voice: str) -> None:
+    def __init__(
+        self, load: Callable[[], PersonaPlexUnit], rows: int, needed_voice: str, tell: Callable[[str, float], None]
+    ) -> None:
         self.max_rows = rows
         self._load = load
+        self._tell = tell
         self._needed_voice = needed_voice
         self.unit: PersonaPlexUnit | None = None
         self.timed: list[tuple[int, float]] = []
@@ -66,8 +67,12 @@ class _Step:
             raise PromptError("unknown_voice", f"the checkpoint has no voice {self._needed_voice}, the default one")
         for name in voices.names:  # a broken one is said now, and nobody waits for the disk later
             voices.voice(name)
+        self._tell("warming up", 0.0)
         unit.warm_up()
-        self.timed = [(rows, _median_ms(unit, rows)) for rows in buckets_up_to(self.max_rows)]
+        buckets = buckets_up_to(self.max_rows)
+        for number, rows in enumerate(buckets):
+            self._tell("timing the step", number / len(buckets))
+            self.timed.append((rows, _median_ms(unit, rows)))
         self.unit = unit
 
     def reset(self, slot: int) -> None:
@@ -112,7 +117,7 @@ class Replica:
         most = options.rows or (GPU_ROWS if self.device.startswith("cuda") else CPU_ROWS)
         self.rows = most if max_sessions is None else min(most, max_sessions)
         self._loader = load or partial(load_unit, options.checkpoint)
-        self._step = _Step(self._load, self.rows, needed_voice)
+        self._step = _Step(self._load, self.rows, needed_voice, self._tell)
         self._thread: ModelThread[Payload, UnitOutput] | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._admission: Admission | None = None
@@ -178,8 +183,15 @@ class Replica:
 
     def _report(self, name: str, done: int, total: int) -> None:
         """On the model thread."""
+        self._tell(f"loading {name}", done / max(total, 1))
+
+    def _tell(self, what: str, part: float) -> None:
+        """On the model thread."""
         assert self._token is not None
-        self._token.run_sync_soon(self._progress, f"loading {name}", done / max(total, 1))
+        try:
+            self._token.run_sync_soon(self._progress, what, part)
+        except trio.RunFinishedError:
+            return  # loading was abandoned, and with it whoever wanted to know
 
     def _settle(self) -> None:
         """What was measured becomes the rule of admission. Raises ``DeployError`` when not one session fits."""
