@@ -205,17 +205,17 @@ def output_item_done(m: Memory, ev: e.ResponseDone) -> Json:
         "type": "response.output_item.done",
         "response_id": ev.response_id,
         "output_index": 0,
-        "item": shapes.item(ev.item, m.view),
+        "item": shapes.answer_item(ev, m.view),
     }
 
 
 def answer_done(m: Memory, ev: e.ResponseDone) -> Json:
-    return item_frame("conversation.item.done", ev.predecessor_id, shapes.item(ev.item, m.view))
+    return item_frame("conversation.item.done", ev.predecessor_id, shapes.answer_item(ev, m.view))
 
 
 def response_done(m: Memory, ev: e.ResponseDone) -> Json:
     status, details = shapes.response_status(ev, m.view)
-    output = [shapes.item(ev.item, m.view)]
+    output = [shapes.answer_item(ev, m.view)]
     if m.plain:
         response = plain_response(ev.response_id, status, ev.modalities, ev.metadata)
         response |= {"status_details": details, "output": output}

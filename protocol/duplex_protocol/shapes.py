@@ -133,6 +133,14 @@ def response_status(event: ResponseDone, view: View) -> tuple[str, Json | None]:
     return event.status, {"type": event.status, "reason": PLAIN_REASONS.get(event.reason or "", unnamed)}
 
 
+def answer_item(event: ResponseDone, view: View) -> Json:
+    """The item of a finished response; the plain view calls one that the token limit ended incomplete too."""
+    shape = item(event.item, view)
+    if response_status(event, view)[0] == "incomplete":
+        shape["status"] = "incomplete"
+    return shape
+
+
 # --- native events as JSON: the native dialect sends them, the duplex view shows some inside others -------------------
 
 

@@ -263,6 +263,23 @@ async def test_a_backend_that_does_not_stream_is_understood() -> None:
         assert chat.transcript == "All at once."
 
 
+@pytest.mark.parametrize("modalities", [["audio"], ["text"]], ids=["spoken", "written"])
+@pytest.mark.parametrize("view", ["plain", "duplex"])
+async def test_an_answer_that_the_token_limit_ended_says_so(view: str, modalities: list[str]) -> None:
+    """Contract 25: incomplete with OpenAI's reason in the plain view; the seed's status words have none for it."""
+    script = [omni_text("Once upon"), omni_audio(pcm(0, 200)), omni_text("", finish="length"), DONE]
+    config = {"output_modalities": modalities, "max_output_tokens": 2}
+    async with chat_server(script) as server, chatting(server, view=view, config=config) as chat:
+        chat.ask()
+        response = (await chat.answer())["response"]
+        assert server.requests[0]["max_tokens"] == 2
+        if view == "plain":
+            assert (response["status"], response["status_details"]["reason"]) == ("incomplete", "max_output_tokens")
+            assert response["output"][0]["status"] == "incomplete"
+        else:
+            assert (response["status"], response["metadata"]["finish_reason"]) == ("completed", "length")
+
+
 async def test_the_key_is_sent_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAT_TEST_KEY", "sk-very-secret")
     async with chat_server() as server, chatting(server, api_key_env="CHAT_TEST_KEY") as chat:

@@ -184,6 +184,7 @@ def finish_response(
             transcript=response.transcript,
             text=response.text,
             reason=reason,
+            finish_reason=response.finish_reason if status == "completed" else None,
             next_epoch=next_epoch,
             metadata=response.options.metadata if response.options.metadata is not None else session.config.metadata,
             modalities=response.modalities,

@@ -41,7 +41,8 @@ class Response:
     ``deltas`` are those the journal accepted, in order; :meth:`retract` removes the ones that an ended epoch took back
     before any socket saw them. ``status`` leaves ``in_progress`` exactly once. ``first_audio_s`` is when its audio
     began to be sent, ``played`` is set once the client acknowledged all of it, ``interrupted`` once its playback was
-    cut short. ``whole_text``: of what was not heard to its end nothing is remembered.
+    cut short. ``finish_reason`` is the model's own word for its end. ``whole_text``: of what was not heard to its end
+    nothing is remembered.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Response:
     whole_text: bool = False
     status: ResponseStatus = "in_progress"
     reason: str | None = None
+    finish_reason: str | None = None
     speak_announced: bool = False
     deltas: list[Delta] = attrs.field(factory=list)
     marks: tuple[TextMark, ...] = ()

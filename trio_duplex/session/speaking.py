@@ -159,6 +159,8 @@ def spoken(session: Session, generation: Generation, speech: Speech) -> None:
     if generation.response is None and not len(speech.audio) and not speech.text:
         return
     response = generation.response or announce(session, generation)
+    if speech.finish_reason is not None:
+        response.finish_reason = speech.finish_reason
     if "audio" not in response.modalities:
         if speech.text:
             response.add_text(speech.text)

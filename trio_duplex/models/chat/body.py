@@ -5,14 +5,13 @@ Options hold for one response and win over the session's values (contract 12.4).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from duplex_protocol.values import Json, SessionConfig
 from trio_duplex.models.chat.options import ChatOptions
+from trio_duplex.models.limits import token_limit
 
 __all__ = ["OptionError", "build_body", "chat_tools"]
-
-_LIMITS: Final = ("max_response_output_tokens", "max_output_tokens", "max_tokens")
 
 
 class OptionError(Exception):
@@ -33,7 +32,7 @@ def build_body(options: ChatOptions, config: SessionConfig, given: Json, message
     temperature = _number(given, "temperature", config.temperature)
     if temperature is not None:
         body["temperature"] = temperature
-    limit = _limit(given, config.max_tokens)
+    limit = token_limit(given, config.max_tokens)
     if limit is not None:
         body[options.max_tokens_field] = limit
     tools = given["tools"] if "tools" in given else list(config.tools)
@@ -89,13 +88,3 @@ def _number(given: Json, key: str, otherwise: float | None) -> float | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise OptionError(f"{key} must be a number")
     return value
-
-
-def _limit(given: Json, otherwise: int | None) -> int | None:
-    """A positive whole number; anything else means no limit (contract 2.1)."""
-    for key in _LIMITS:
-        if key in given:
-            value = given[key]
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            return value if whole and value > 0 else None
-    return otherwise

@@ -14,6 +14,7 @@ from trio_duplex.models.demo.speaking import Pacer, speak, write
 from trio_duplex.models.demo.thinking import Question, Thought
 from trio_duplex.models.demo.tool_calls import ToolResult
 from trio_duplex.models.demo.unit_cutter import UnitCutter
+from trio_duplex.models.limits import token_limit
 from trio_duplex.models.plugin import GenerationFailed, HistoryEntry, Say
 
 __all__ = ["DEAD", "answer", "question_of"]
@@ -40,6 +41,7 @@ def question_of(
         tools=tuple(tools) if isinstance(tools, list | tuple) else (),
         tool_choice=options.get("tool_choice", config.tool_choice),
         results=results,
+        max_words=token_limit(options, config.max_tokens),
     )
 
 

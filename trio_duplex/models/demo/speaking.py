@@ -91,11 +91,16 @@ async def speak(
                     units = cutter.end_clause(last=last)
             for unit in units:
                 await pacer.wait()
-                say(unit)
+                say(attrs.evolve(unit, finish_reason=_reason(thought)) if unit.end_of_turn else unit)
     for failure in failures:
         raise failure
     if not begun and script.unspoken:  # nothing in it can be spoken
-        say(Speech(audio=NO_AUDIO, text=script.unspoken, end_of_turn=True))
+        say(Speech(audio=NO_AUDIO, text=script.unspoken, end_of_turn=True, finish_reason=_reason(thought)))
+
+
+def _reason(thought: Thought) -> str | None:
+    """Why an answer that was said to its end has ended there."""
+    return "length" if thought.cut else None
 
 
 async def _synthesize(
@@ -145,4 +150,4 @@ async def write(thought: Thought, say: Say) -> None:
     while (text := await script.next()) is not None:
         await trio.lowlevel.checkpoint()
         say(Speech(audio=NO_AUDIO, text=text))
-    say(Speech(audio=NO_AUDIO, text=script.unspoken, end_of_turn=True))
+    say(Speech(audio=NO_AUDIO, text=script.unspoken, end_of_turn=True, finish_reason=_reason(thought)))

@@ -5,6 +5,7 @@ The rules answer at once and may call tools.  An endpoint takes its time: its se
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -24,6 +25,8 @@ __all__ = ["Brain", "EndpointThinker", "Question", "RuleBrain", "Script", "Thoug
 ANSWER_AT_MOST: Final = 20_000
 """Characters; more is no spoken answer."""
 
+_WORD: Final = re.compile(r"\S+")
+
 TakeText = Callable[[str], Awaitable[None]]
 
 
@@ -31,7 +34,8 @@ TakeText = Callable[[str], Awaitable[None]]
 class Question:
     """What is to be answered: ``text`` ("" asks for an opening line), of which ``history`` is what came before.
 
-    ``results`` are those of tools that were called, and are what is to be answered if there are any.
+    ``results`` are those of tools that were called, and are what is to be answered if there are any.  ``max_words`` is
+    the token limit of the answer, in what this model has for tokens; None: no limit.
     """
 
     text: str
@@ -40,6 +44,7 @@ class Question:
     tools: tuple[Json, ...] = ()
     tool_choice: Any = None
     results: tuple[ToolResult, ...] = ()
+    max_words: int | None = None
 
 
 class Brain(Protocol):
@@ -124,16 +129,21 @@ class Thought:
     question: Question
     abandoned: bool = False
     """It was cancelled before its end; nobody can say it."""
+    cut: bool = False
+    """It would have had more words than it may have, and ends at the last that it may."""
     _pieces: list[str] = attrs.field(factory=list, repr=False)
     _length: int = 0
+    _words: int = 0
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, repr=False)
     _over: bool = False
     _failure: GenerationFailed | None = None
     _changed: trio.Event = attrs.field(factory=trio.Event, repr=False)
 
     async def run(self) -> None:
-        """Think.  A failure is told to those who read.  Cancellation: it is abandoned."""
+        """Think, no further than to the limit.  A failure is told to those who read.  Cancellation: it is abandoned."""
         try:
-            await self.brain.think(self.question, self._take)
+            with self._scope:
+                await self.brain.think(self.question, self._take)
             self._over = True
         except GenerationFailed as failure:
             self._failure = failure
@@ -162,10 +172,25 @@ class Thought:
         self._length += len(text)
         if self._length > ANSWER_AT_MOST:
             raise GenerationFailed("chat_error", "the answer has no end")
+        text = self._within_limit(text)
         if text:
             self._pieces.append(text)
             self._changed.set()
             self._changed = trio.Event()
+
+    def _within_limit(self, text: str) -> str:
+        """As much of the next piece as the answer may have; the brain is stopped where that is not all."""
+        if self.cut or self.question.max_words is None:
+            return "" if self.cut else text
+        ends = [word.end() for word in _WORD.finditer(text)]
+        room = self.question.max_words - self._words
+        self._words += len(ends)
+        if len(ends) <= room:
+            return text
+        self.cut = self._over = True
+        self._scope.cancel()
+        self._changed.set()
+        return text[: ends[room - 1]] if room else ""
 
 
 class Script:
