@@ -91,9 +91,54 @@ class _ReadPart:
     audio: ItemAudio | None = None
 
 
+@attrs.frozen
+class ReadItem:
+    """A client's item and its decoded audio parts, in order."""
+
+    item: Item
+    audio: tuple[ItemAudio, ...] = ()
+
+
+@attrs.frozen
+class ItemReference:
+    """An item of the conversation, by its id."""
+
+    id: str
+
+
 def create(said: Said) -> CreateItem:
     """The command of ``conversation.item.create``; nothing happens unless the whole item is right."""
-    raw: Json = said["item"]
+    read = read_item(said["item"])
+    return CreateItem(
+        event_id=said.event_id,
+        item=read.item,
+        previous_item_id=said["previous_item_id"],
+        previous_item_named=said["previous_item_id"] is not None,
+        audio=read.audio,
+    )
+
+
+def read_context(value: Any, param: str) -> tuple[ReadItem | ItemReference, ...]:
+    """``response.input``: an array of items and references. Raises what its items do, always with ``param``."""
+    if not isinstance(value, list):
+        raise readers.wrong_kind(param, "an array", value)
+    return tuple(_context_item(one, param) for one in value)
+
+
+def _context_item(raw: Any, param: str) -> ReadItem | ItemReference:
+    if not isinstance(raw, dict):
+        raise readers.wrong_kind(param, "an array of objects", raw)
+    if raw.get("type") == "item_reference":
+        return ItemReference(readers.name(raw.get("id"), param))
+    try:
+        return read_item(raw)
+    except RemoteProtocolError as error:
+        error.param = param
+        raise
+
+
+def read_item(raw: Json) -> ReadItem:
+    """One item. Raises :class:`RemoteProtocolError` with a ``param`` that begins with ``item``."""
     base = _BASE_FIELDS.read(raw, "item.")
     kind = base.get("type", "message")
     values = ITEM_FIELDS[kind].read(raw, "item.")
@@ -112,13 +157,7 @@ def create(said: Said) -> CreateItem:
         arguments=values.get("arguments", "") if kind == "function_call" else None,
         output=values.get("output"),
     )
-    return CreateItem(
-        event_id=said.event_id,
-        item=item,
-        previous_item_id=said["previous_item_id"],
-        previous_item_named=said["previous_item_id"] is not None,
-        audio=tuple(one.audio for one in read if one.audio is not None),
-    )
+    return ReadItem(item, tuple(one.audio for one in read if one.audio is not None))
 
 
 def _usable(read: _ReadPart) -> bool:

@@ -138,6 +138,16 @@ RULINGS: Final[tuple[tuple[str, str], ...]] = (
         "`response.create` while text arrives by item",
         "an item never interrupts; a response is refused while one is active",
     ),
+    (
+        "`response.input`",
+        "items and `item_reference`s that one answer is about, not the conversation: chat lane and demo; sound in it "
+        "needs a transcript where the model reads; other models refuse it (`unsupported_native_response_options`)",
+    ),
+    ("the token limit of the demo model", "counts words; the answer ends at the last one that it may have"),
+    (
+        "an answer that the token limit ended",
+        "plain view: `incomplete`; duplex view: `completed`, with `finish_reason: length` in the metadata",
+    ),
     ("item ids that exist", "`item_exists` (plain view: `item_create_duplicate_item_id`)"),
     ("`input.commit` in the native dialect", "asks for a response unless told not to"),
 )

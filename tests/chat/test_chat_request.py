@@ -17,6 +17,8 @@ from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.profiles import profile
 from duplex_protocol.session_object import parse_open, parse_update
 from duplex_protocol.values import SessionConfig
+from tests.chat.chat_kit import chatting
+from tests.chat.chat_server import chat_server
 from trio_duplex.config import DeployError, load_deployment, structure
 from trio_duplex.models.chat import BrainOptions, ChatOptions, ChatPlugin
 from trio_duplex.models.chat.body import OptionError, build_body
@@ -322,3 +324,43 @@ def test_options_alone_do_not_load_the_http_library() -> None:
 )
 def test_an_address_may_be_given_in_full(url: str) -> None:
     assert ChatOptions(url=url, model="m").completions_url == "http://h:1/v1/chat/completions"
+
+
+async def test_a_context_of_its_own_is_the_whole_request() -> None:
+    """``response.input`` replaces the conversation, tool calls of it in the form in which the client gave them."""
+    async with chat_server() as server, chatting(server, config={"instructions": "Be brief."}) as chat:
+        chat.type("What is kept.", id="kept")
+        given = [
+            {"type": "item_reference", "id": "kept"},
+            {"type": "function_call", "call_id": "call_7", "name": "look", "arguments": '{"at":"sky"}'},
+            {"type": "function_call_output", "call_id": "call_7", "output": "blue"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "So?"}]},
+        ]
+        chat.send("response.create", response={"input": given, "conversation": "none", "max_output_tokens": 9})
+        await chat.answer()
+        function = {"name": "look", "arguments": '{"at":"sky"}'}
+        assert server.requests[0]["messages"] == [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "What is kept."},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "call_7", "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": "call_7", "content": "blue"},
+            {"role": "user", "content": "So?"},
+        ]
+        assert server.requests[0]["max_tokens"] == 9
+
+
+async def test_a_call_that_a_client_brings_back_keeps_its_form() -> None:
+    """A client that replays its history after a reconnect stores call and output itself."""
+    async with chat_server() as server, chatting(server) as chat:
+        call = {"type": "function_call", "call_id": "call_7", "name": "look", "arguments": '{"at":"sky"}'}
+        chat.send("conversation.item.create", item=call)
+        output = {"type": "function_call_output", "call_id": "call_7", "output": "blue"}
+        chat.send("conversation.item.create", item=output)
+        chat.send("response.create")
+        await chat.answer()
+        called = server.requests[0]["messages"][0]["tool_calls"][0]
+        assert called["function"] == {"name": "look", "arguments": '{"at":"sky"}'}

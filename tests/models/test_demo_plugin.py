@@ -10,7 +10,8 @@ import trio.testing
 from duplex_protocol.dialect import ConfigUpdate
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import SessionConfig, TurnDetection
-from tests.models.models_kit import VirtualEngine, config_of
+from tests.models.demo_client import open_client
+from tests.models.models_kit import NOON, VirtualEngine, config_of
 from trio_duplex.models.demo import DemoOptions, DemoPlugin
 from trio_duplex.models.plugin import OpenRefused, SessionContext, Unit
 
@@ -143,3 +144,23 @@ def test_health_before_it_runs() -> None:
     health = plugin_of().health()
     assert not health.ready
     assert health.alive
+
+
+async def test_a_response_may_have_a_context_of_its_own(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """``response.input``: the demo answers its last words, knows what came before them, and forgets it afterwards."""
+    plugin = DemoPlugin(engine=VirtualEngine(), clock=lambda: NOON)
+    client = await open_client(nursery, plugin)
+    client.ask("The grass is green.", output_modalities=["text"])
+    await client.until("response.done")
+    texts = ("The sky is yellow.", "What did I say?")
+    given = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]} for text in texts]
+    client.send("response.create", response={"input": given, "conversation": "none", "output_modalities": ["text"]})
+    aside = (await client.until("response.done", 2))["response"]["output"][0]["content"][0]["text"]
+    client.ask("What did I say?", output_modalities=["text"])
+    own = (await client.until("response.done", 3))["response"]["output"][0]["content"][0]["text"]
+    assert "yellow" in aside
+    assert "green" in own
+    assert "yellow" not in own
+    nursery.cancel_scope.cancel()

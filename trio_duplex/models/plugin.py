@@ -60,7 +60,8 @@ class Traits:
     ``whole_units``: it is a :class:`UnitSession`, fed unit by unit, which speaks in :class:`Spoke` results.
     ``silence_units``: how many units of silence it may be fed after a turn that a client asked to be answered, and
     after one which it answers by itself (contract 10.4); None = it needs none. ``text_needs_all_audio``: of an answer
-    that was not heard to its end nothing is remembered.
+    that was not heard to its end nothing is remembered. ``own_context``: it answers whatever ``history`` a request
+    holds, so that a client may give one response a context of its own (``response.input``).
     """
 
     detects_speech: bool = True
@@ -70,6 +71,7 @@ class Traits:
     silence_units: tuple[int, int] | None = None
     video: Literal["used", "ignored", "refused"] = "ignored"
     text_needs_all_audio: bool = False
+    own_context: bool = False
     framing: Framing | None = None
 
 
@@ -80,8 +82,9 @@ class Traits:
 class HistoryEntry:
     """One turn of the conversation as it truly happened: assistant text only as far as it was heard.
 
-    ``item_id`` names the wire item. ``role`` is ``tool`` for a function-call output. ``wav`` is the sound of a user
-    turn (16-bit mono at the unit's input rate), kept for turn-based models only.
+    ``item_id`` names the wire item ("" for one that a client gave to a single response). ``role`` is ``tool`` for a
+    function-call output; ``name`` and ``arguments`` are then those of its call, where that is known. ``wav`` is the
+    sound of a user turn (16-bit mono at the unit's input rate), kept for turn-based models only.
     """
 
     item_id: str
@@ -89,6 +92,8 @@ class HistoryEntry:
     text: str
     call_id: str | None = None
     wav: bytes | None = attrs.field(default=None, repr=False)
+    name: str | None = None
+    arguments: str | None = None
 
 
 @attrs.frozen

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Final
 
 import attrs
 
-from duplex_protocol.values import ContentPart, Item, Role
+from duplex_protocol.values import ContentPart, Item
 from trio_duplex.models.plugin import HistoryEntry
 
 KEPT_SOUND_BYTES: Final = 64 * 1024 * 1024
@@ -106,16 +107,13 @@ class Conversation:
 
     def history(self) -> tuple[HistoryEntry, ...]:
         """The history as the model may see it, oldest first."""
-        entries = []
-        for item_id in self._order:
-            record = self._records[item_id]
-            if record.history_text is None:
-                continue
-            role: Role | Literal["tool"] = (
-                "tool" if record.item.type == "function_call_output" else record.item.role or "user"
-            )
-            entries.append(HistoryEntry(item_id, role, record.history_text, record.item.call_id, record.wav))
-        return tuple(entries)
+        calls = self.calls()
+        entries = (history_entry(self._records[item_id], calls) for item_id in self._order)
+        return tuple(entry for entry in entries if entry is not None)
+
+    def calls(self) -> dict[str | None, Item]:
+        """The function calls by their ids."""
+        return {r.item.call_id: r.item for r in self._records.values() if r.item.type == "function_call"}
 
     @property
     def history_len(self) -> int:
@@ -129,6 +127,18 @@ class Conversation:
             if record.item.type == "function_call_output" and record.item.call_id in calls:
                 calls[record.item.call_id] = True
         return {call_id: done for call_id, done in calls.items() if call_id is not None}
+
+
+def history_entry(record: ItemRecord, calls: Mapping[str | None, Item]) -> HistoryEntry | None:
+    """What a model may see of an item; None for what is not (yet) part of the history."""
+    item = record.item
+    if record.history_text is None:
+        return None
+    if item.type != "function_call_output":
+        return HistoryEntry(item.id, item.role or "user", record.history_text, item.call_id, record.wav)
+    call = calls.get(item.call_id)
+    name, arguments = (call.name, call.arguments) if call is not None else (None, None)
+    return HistoryEntry(item.id, "tool", record.history_text, item.call_id, name=name, arguments=arguments)
 
 
 def stored_bytes(item: Item) -> int:

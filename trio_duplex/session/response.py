@@ -8,13 +8,17 @@ import attrs
 import trio
 
 from duplex_protocol.audio_formats import AudioFormat
+from duplex_protocol.item_events import ItemReference, ReadItem
 from duplex_protocol.values import ContentPart, Item, ItemStatus, Json, ResponseStatus, TextMark
 from trio_duplex.session.playback import PlaybackLedger, cut_text, merge_marks
 
 
 @attrs.frozen
 class ResponseOptions:
-    """What one response overrides (contract 12.4); None = the session's value."""
+    """What one response overrides (contract 12.4); None = the session's value.
+
+    ``context``: items that it is to answer instead of the conversation.
+    """
 
     modalities: tuple[str, ...] | None = None
     output_format: AudioFormat | None = None
@@ -22,6 +26,7 @@ class ResponseOptions:
     metadata: Json | None = None
     prompt: Any = None
     instructions: str | None = None
+    context: tuple[ReadItem | ItemReference, ...] | None = None
     raw: Json = attrs.field(factory=dict)
 
 

@@ -14,6 +14,7 @@ from duplex_protocol.errors import RemoteProtocolError
 from trio_duplex.models.plugin import TakesToolOutputs
 from trio_duplex.session.endings import still_playing
 from trio_duplex.session.epochs import advance_epoch
+from trio_duplex.session.response_context import context_of
 from trio_duplex.session.response_options import parse_options
 from trio_duplex.session.speaking import announce, start_generation
 from trio_duplex.session.work import Work, merged
@@ -25,14 +26,18 @@ log = structlog.get_logger(__name__)
 
 
 async def create_response(session: Session, command: cmd.CreateResponse) -> None:
-    """``response.create`` (contract 12.4): format → options → already active → no input."""
+    """``response.create`` (contract 12.4): format → options → already active → no input.
+
+    Cancellation: the session is ending; nothing was created.
+    """
     session.touch(lease=True)
     turn_based = session.traits.turn_based
     options = parse_options(command.options, session.dialect.name, strict=session.strict and not turn_based)
+    context = await context_of(session, options.context)
     out_of_band = options.conversation == "none"
     generation = session.generation
     if generation is not None:
-        if session.tool_answer_unasked:
+        if session.tool_answer_unasked and context is None:
             session.tool_answer_unasked = False
             if not isinstance(session.model, TakesToolOutputs):
                 # The result came while another answer runs: the answer to it waits for that one's end.
@@ -41,7 +46,8 @@ async def create_response(session: Session, command: cmd.CreateResponse) -> None
                 session.deferred = merged(session.deferred, asked)
             # Else the model went on by itself when its tool answered; stock clients ask for that all the same.
             return
-        if generation.response is None and session.strict and not out_of_band and not turn_based:
+        absorbs = generation.response is None and session.strict and not out_of_band and not turn_based
+        if absorbs and context is None:
             # The model is already working on an answer; it is the one that was asked for.
             generation.options = options
             announce(session, generation)
@@ -49,6 +55,10 @@ async def create_response(session: Session, command: cmd.CreateResponse) -> None
         if not (turn_based and session.dialect.name == "native" and command.options is None):
             raise RemoteProtocolError("response_already_active", "a response is already active")
         await advance_epoch(session, "new_response", keep_work=True)
+    if context is not None:
+        # It answers this instead of the conversation, where what waits keeps waiting.
+        start_generation(session, Work(), options, precreate=True, context=context)
+        return
     session.tool_answer_unasked = False
     if out_of_band:
         # Beside the conversation: it answers what its options say, and takes no input away.

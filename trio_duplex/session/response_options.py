@@ -6,9 +6,11 @@ from typing import Any
 
 from duplex_protocol.audio_formats import ENCODINGS, AudioFormat, encoding_of, rate_of, split_format
 from duplex_protocol.errors import RemoteProtocolError
+from duplex_protocol.item_events import read_context
 from duplex_protocol.values import Json
 from trio_duplex.session.response import ResponseOptions
 
+CONTEXT_PARAM = "response.input"
 _NATIVE_REFUSED = (
     "instructions",
     "voice",
@@ -25,7 +27,8 @@ def parse_options(raw: Json | None, dialect: str, *, strict: bool) -> ResponseOp
     """Check and fold the options. ``strict``: the native lane of the duplex view, which refuses what it cannot change.
 
     Null means absent. Raises :class:`RemoteProtocolError`: ``unsupported_audio_format``,
-    ``unsupported_response_modality``, ``unsupported_native_response_options``, ``bad_event``.
+    ``unsupported_response_modality``, ``unsupported_native_response_options``, ``bad_event``,
+    and for items of ``input`` what they are refused with elsewhere.
     """
     given = {k: v for k, v in (raw or {}).items() if v is not None}
     audio = given.get("audio")
@@ -57,6 +60,7 @@ def parse_options(raw: Json | None, dialect: str, *, strict: bool) -> ResponseOp
         metadata=metadata,
         prompt=given.get("prompt"),
         instructions=instructions,
+        context=read_context(given["input"], CONTEXT_PARAM) if "input" in given else None,
         raw=given,
     )
 

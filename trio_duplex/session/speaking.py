@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from duplex_protocol import events as ev
-from trio_duplex.models.plugin import GenerationFailed, ResponseRequest, Speech
+from trio_duplex.models.plugin import GenerationFailed, HistoryEntry, ResponseRequest, Speech
 from trio_duplex.session.continuation import run_units
 from trio_duplex.session.response import Response, ResponseOptions
 from trio_duplex.session.work import Work
@@ -26,7 +26,8 @@ class Generation:
     """One answer in the making. ``response`` is None until it becomes visible (its first output, or precreated).
 
     ``work`` is what it answers. ``explicit``: a client asked for it, so that silence units are few (contract 10.4).
-    ``in_units``: the model speaks in results, unit by unit; the task only feeds it.
+    ``in_units``: the model speaks in results, unit by unit; the task only feeds it. ``context``: what it answers
+    instead of the conversation.
     """
 
     session: Session
@@ -37,6 +38,7 @@ class Generation:
     explicit: bool = False
     in_units: bool = False
     response: Response | None = None
+    context: tuple[HistoryEntry, ...] | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     over: trio.Event = attrs.field(factory=trio.Event)
 
@@ -70,7 +72,7 @@ class Generation:
             epoch=self.epoch,
             response_id=self.response_id,
             config=session.config,
-            history=session.conversation.history(),
+            history=session.conversation.history() if self.context is None else self.context,
             turn=turns[-1] if turns else None,
             turns=turns,
             text_only="audio" not in modalities,
@@ -97,6 +99,7 @@ def start_generation(
     *,
     precreate: bool = False,
     explicit: bool = False,
+    context: tuple[HistoryEntry, ...] | None = None,
 ) -> Generation:
     """Begin an answer in the current epoch; ``precreate`` makes the response visible at once. No checkpoint."""
     generation = Generation(
@@ -107,6 +110,7 @@ def start_generation(
         session.ids.response(),
         explicit=explicit or precreate,
         in_units=session.traits.whole_units,
+        context=context,
     )
     session.generation = generation
     session.tool_results_waiting = 0

@@ -23,7 +23,7 @@ from trio_duplex.testing.scripted_model import Piece, ScriptedOptions, ScriptedP
 
 __all__ = ["MODELS", "Model", "ProfilePlugin", "UnitVoice"]
 
-TURN_BASED: Final = model.Traits(detects_speech=False, turn_based=True)
+TURN_BASED: Final = model.Traits(detects_speech=False, turn_based=True, own_context=True)
 
 
 @attrs.frozen

@@ -99,7 +99,7 @@ def _tool_messages(results: list[HistoryEntry], calls: Mapping[str, KnownCall]) 
     answered: list[Json] = []
     for result in results:
         call_id = result.call_id or result.item_id
-        call = calls.get(call_id) or KnownCall(UNKNOWN_CALL, "{}")
+        call = calls.get(call_id) or KnownCall(result.name or UNKNOWN_CALL, result.arguments or "{}")
         function = {"name": call.name, "arguments": call.arguments or "{}"}
         asked.append({"id": call_id, "type": "function", "function": function})
         answered.append({"role": "tool", "tool_call_id": call_id, "content": result.text})

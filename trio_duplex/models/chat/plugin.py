@@ -68,6 +68,7 @@ class ChatPlugin:
             holds_manual_input=True,
             video="refused",
             text_needs_all_audio=self._options.text_requires_complete_audio,
+            own_context=True,
         )
 
     def capabilities(self, config: SessionConfig) -> Capabilities:

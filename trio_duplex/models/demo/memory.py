@@ -32,4 +32,4 @@ def tool_results(history: History, called: Mapping[str, str]) -> tuple[ToolResul
     begin = end
     while begin and history[begin - 1].role == "tool":
         begin -= 1
-    return tuple(ToolResult(called.get(entry.call_id or ""), entry.text) for entry in history[begin:end])
+    return tuple(ToolResult(called.get(entry.call_id or "", entry.name), entry.text) for entry in history[begin:end])

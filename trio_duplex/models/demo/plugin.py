@@ -22,7 +22,7 @@ from trio_duplex.models.demo.options import DemoOptions
 from trio_duplex.models.demo.session import DemoSession
 from trio_duplex.models.demo.thinking import Brain, EndpointThinker, RuleBrain
 from trio_duplex.models.demo.threads import ThreadEngine
-from trio_duplex.models.plugin import ModelHealth, OpenRefused, RunsModelThreads, SessionContext, Unit
+from trio_duplex.models.plugin import ModelHealth, OpenRefused, RunsModelThreads, SessionContext, Traits, Unit
 from trio_duplex.models.progress import Progress
 from trio_duplex.turn_detection import SAMPLE_RATE_HZ
 
@@ -81,6 +81,10 @@ class DemoPlugin:
         return SessionDefaults(
             model=self.name, input_rate_hz=SAMPLE_RATE_HZ, output_rate_hz=self._options.output_rate_hz, native_lane=True
         )
+
+    def traits(self, config: SessionConfig) -> Traits:
+        """It hears, ends turns and answers by itself; what it answers is words, wherever they come from."""
+        return Traits(own_context=True)
 
     def capabilities(self, config: SessionConfig) -> Capabilities:
         """Those of a native model that can be interrupted, resumed and truncated (contract 20)."""
