@@ -345,8 +345,10 @@ CASES: list[Case] = [
     Case(code="ref_audio_update_unsupported", event=update(ref_audio=REF), param="session.ref_audio"),
     Case(
         code="native_duplex_mode_update_unsupported",
-        event=update(extra_body={"native_duplex": True}),
+        event=update(extra_body={"native_duplex": False}),
         param="session.extra_body.native_duplex",
+        opening=NATIVE_MC,
+        options="minicpmo_4_5",
     ),
     Case(
         code="instructions_update_unsupported",
