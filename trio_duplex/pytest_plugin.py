@@ -71,7 +71,7 @@ if importlib.util.find_spec("pytest_trio") is not None:
     async def duplex_rig(
         duplex_seed: int, autojump_clock: object, scripted_options: ScriptedOptions
     ) -> AsyncIterator[Rig]:
-        """A whole system in memory; on leaving every promise is checked."""
+        """A whole system in memory; on leaving every promise is checked. Cancellation: it is put away unchecked."""
         from trio_duplex.testing.rig import open_rig
 
         async with open_rig(scripted_options, seed=duplex_seed) as rig:
@@ -89,6 +89,6 @@ if importlib.util.find_spec("pytest_trio") is not None:
 
     @trio_fixture  # type: ignore[untyped-decorator]
     async def duplex_client(duplex_rig: Rig) -> AsyncIterator[DuplexClient]:
-        """A client with an open session."""
+        """A client with an open session. Cancellation: it leaves without waiting."""
         async with duplex_rig.client() as client:
             yield client

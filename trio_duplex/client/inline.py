@@ -40,7 +40,7 @@ class InlineVisit(Protocol):
         `trio.EndOfChannel` after the last. Cancellation loses none."""
 
     async def keep_alive(self) -> None:
-        """Task: the session's lease does not run out while this runs."""
+        """Task: the session's lease does not run out while this runs. Cancellation ends it."""
 
     def leave(self) -> None:
         """End the session if it has not ended. Idempotent, never blocks."""
@@ -97,7 +97,10 @@ class InlineLink(LinkBase):
         self._visit: InlineVisit | None = None
 
     async def open(self, nursery: trio.Nursery, opening: dict[str, Any]) -> None:
-        """Open the session with the update itself. DuplexProtocolError if the hub refuses it."""
+        """Open the session with the update itself. DuplexProtocolError if the hub refuses it.
+
+        When cancelled, no session is left open.
+        """
         found = await self._hub.visit(orjson.dumps(opening))
         if isinstance(found, dict):
             self._take(wrap_event(found, received_at_s=time.monotonic()))
@@ -124,7 +127,7 @@ class InlineLink(LinkBase):
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def heartbeat(self, interval_s: float) -> None:
-        """Not needed here: `InlineVisit.keep_alive` does it."""
+        """Not needed here: `InlineVisit.keep_alive` does it. Only a checkpoint."""
         await trio.lowlevel.checkpoint()
 
     async def close(self, timeout_s: float) -> None:
@@ -139,7 +142,10 @@ class InlineLink(LinkBase):
         await trio.lowlevel.checkpoint()
 
     async def tear_down(self) -> None:
-        """Shielded: end the session and see that it is gone, slot and all."""
+        """Shielded: end the session and see that it is gone, slot and all.
+
+        Cancellation waits for that, within a bound.
+        """
         self._closing = True
         if self._visit is not None:
             self._visit.leave()

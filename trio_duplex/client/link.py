@@ -82,7 +82,7 @@ class Link(LinkBase):
         await self.send_text(orjson.dumps(event).decode())
 
     async def send_text(self, text: str) -> None:
-        """Send one frame, whole or not at all.
+        """Send one frame, whole or not at all, also when cancelled.
 
         DuplexSessionClosedError after the end; DuplexConnectionError when the link is down or breaks: nothing is
         queued.
@@ -101,7 +101,10 @@ class Link(LinkBase):
             raise DuplexConnectionError(f"connection lost: {_describe(error)}") from error
 
     async def heartbeat(self, interval_s: float) -> None:
-        """Task: keep the session's lease alive. A failure during a gap is somebody else's news."""
+        """Task: keep the session's lease alive. A failure during a gap is somebody else's news.
+
+        Cancellation ends it.
+        """
         while self.end is None:
             await trio.sleep(interval_s)
             try:
@@ -128,7 +131,10 @@ class Link(LinkBase):
         await self._close_transports()
 
     async def tear_down(self) -> None:
-        """Shielded, at most `TEARDOWN_TIMEOUT_S`: tell the server if it was not told yet, then close every socket."""
+        """Shielded, at most `TEARDOWN_TIMEOUT_S`: tell the server if it was not told yet, then close every socket.
+
+        Cancellation waits for that.
+        """
         with trio.CancelScope(shield=True, deadline=trio.current_time() + TEARDOWN_TIMEOUT_S):
             self._closing = True
             if self.end is None:

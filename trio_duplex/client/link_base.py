@@ -43,22 +43,27 @@ class LinkBase(abc.ABC):
 
     @abc.abstractmethod
     async def send(self, event: dict[str, Any], *, own: bool = False) -> None:
-        """Send one event, whole or not at all. `own`: the client built it, so it holds nothing but JSON values.
+        """Send one event, whole or not at all, also when cancelled.
+
+        `own`: the client built it, so it holds nothing but JSON values.
 
         DuplexSessionClosedError after the end; DuplexConnectionError when it cannot be sent: nothing is queued.
         """
 
     @abc.abstractmethod
     async def heartbeat(self, interval_s: float) -> None:
-        """Task: keep the session's lease alive."""
+        """Task: keep the session's lease alive. Cancellation ends it."""
 
     @abc.abstractmethod
     async def close(self, timeout_s: float) -> None:
-        """Ask for the end of the session and wait for it; see `DuplexClient.close`."""
+        """Ask for the end of the session and wait for it; see `DuplexClient.close`.
+
+        Cancellation ends the waiting and leaves the rest to `tear_down`.
+        """
 
     @abc.abstractmethod
     async def tear_down(self) -> None:
-        """Shielded, at most `TEARDOWN_TIMEOUT_S`: leave nothing behind."""
+        """Shielded, at most `TEARDOWN_TIMEOUT_S`: leave nothing behind. Cancellation waits for that."""
 
     def finish(self, reason: str, *, expected: bool) -> None:
         """Declare the session over. The first reason stays."""

@@ -54,10 +54,16 @@ class WebSocketTransport(abc.ABC):
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """Close within bounded time, whatever the peer does. Idempotent; raises nothing for a dead connection."""
+        """Close within bounded time, whatever the peer does. Idempotent; raises nothing for a dead connection.
+
+        Cancellation ends the waiting only; the connection is closed all the same.
+        """
 
     async def is_alive(self, timeout_s: float) -> bool:
-        """Whether the peer gives a sign of life within `timeout_s`. True where that cannot be asked."""
+        """Whether the peer gives a sign of life within `timeout_s`. True where that cannot be asked.
+
+        Cancellation: nothing is known; no frame is lost.
+        """
         await trio.lowlevel.checkpoint()
         return True
 
@@ -273,12 +279,16 @@ class _HandshakeStream(trio.abc.Stream):
         self.established = False
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """BrokenResourceError if the server's certificate or protocol does not please."""
+        """BrokenResourceError if the server's certificate or protocol does not please.
+
+        Cancellation: the handshake is half done; the stream is good for closing only.
+        """
         tls = trio.SSLStream(self._tcp, context, server_hostname=host, https_compatible=True)
         self._stream = tls
         await tls.do_handshake()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """As the stream's; HandshakeError before the answer. Cancellation: how much was sent is unknown."""
         try:
             await self._stream.send_all(data)
         except trio.BrokenResourceError as error:
@@ -287,9 +297,11 @@ class _HandshakeStream(trio.abc.Stream):
             raise HandshakeError("the connection broke while the upgrade request was sent") from error
 
     async def wait_send_all_might_not_block(self) -> None:
+        """As the stream's. Cancellation: only ends the waiting."""
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """As the stream's; HandshakeError before the answer. Cancellation loses nothing."""
         # (`established` may become true while this waits)
         try:
             data = await self._stream.receive_some(max_bytes)
@@ -303,6 +315,7 @@ class _HandshakeStream(trio.abc.Stream):
         return data
 
     async def aclose(self) -> None:
+        """As the stream's. Cancellation: closed all the same, without a goodbye."""
         await self._stream.aclose()
 
 

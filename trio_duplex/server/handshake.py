@@ -74,7 +74,7 @@ class Handshake:
         return await self.enter()
 
     async def enter(self) -> Entrance:
-        """The route's own rules."""
+        """The route's own rules. Cancellation: as :meth:`Handshake.run`."""
         raise NotImplementedError
 
     async def _wait_warm(self) -> None:
@@ -134,7 +134,10 @@ class RealtimeHandshake(Handshake):
     """``/v1/realtime``: autostart, opening ``session.update``, ``session.resume`` by message or by URL."""
 
     async def enter(self) -> Entrance:
-        """The first message decides, unless the URL names a model (or resumes)."""
+        """The first message decides, unless the URL names a model (or resumes).
+
+        Cancellation: as :meth:`Handshake.run`.
+        """
         query = self.socket.query
         if self._speaks_beta():
             error = RemoteProtocolError(
@@ -221,7 +224,7 @@ class NativeHandshake(Handshake):
     """``/v1/duplex``: one of three opening messages, no query autostart, no resume."""
 
     async def enter(self) -> Entrance:
-        """The first message must open."""
+        """The first message must open. Cancellation: as :meth:`Handshake.run`."""
         dialect = NativeDialect()
         event = await self._first_message(dialect, trio.current_time() + FIRST_MESSAGE_TIMEOUT_S)
         if event["type"] == "session.resume":

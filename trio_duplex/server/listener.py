@@ -300,10 +300,10 @@ class _StructuredLogger(Logger):
     """hypercorn's few log lines (an app that raised, mostly), as structured ones."""
 
     async def access(self, *args: Any) -> None:
-        """No access log: request lines may carry keys."""
+        """No access log: request lines may carry keys. There is no checkpoint."""
 
     async def exception(self, message: str, *args: Any, **kwargs: Any) -> None:
-        """An app raised through its ASGI border."""
+        """An app raised through its ASGI border. There is no checkpoint."""
         log.error("asgi_app_failed", note=message, exception=traceback.format_exc())
 
 

@@ -60,7 +60,10 @@ class SocketLike(Protocol):
         """Set when the server begins to shut down: say goodbye and close with 1001."""
 
     async def accept(self, subprotocol: str | None = None) -> str | None:
-        """Complete the handshake; the sub-protocol is chosen only if it was offered, and returned if so."""
+        """Complete the handshake; the sub-protocol is chosen only if it was offered, and returned if so.
+
+        Cancellation: accepted or not, the socket is good for closing only.
+        """
 
     async def reject(
         self,
@@ -69,16 +72,22 @@ class SocketLike(Protocol):
         content_type: str = "application/json",
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Answer the handshake with an HTTP error instead."""
+        """Answer the handshake with an HTTP error instead. Cancellation: the answer may be cut short."""
 
     async def receive(self) -> str | bytes:
-        """The next message; SocketGone at the end, of the peer's or our own making."""
+        """The next message; SocketGone at the end, of the peer's or our own making. Cancellation loses no message."""
 
     async def send(self, message: str | bytes) -> None:
-        """Send one text message, as str or as UTF-8 bytes; SocketGone when the peer is known to have left."""
+        """Send one text message, as str or as UTF-8 bytes; SocketGone when the peer is known to have left.
+
+        Cancellation: it may have gone out or not; then only :meth:`abort` follows.
+        """
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """End the WebSocket politely: Close frame, and a bounded wait for the peer's."""
+        """End the WebSocket politely: Close frame, and a bounded wait for the peer's.
+
+        Cancellation: the Close frame may not have gone out.
+        """
 
     def abort(self) -> None:
         """End the connection at once, whatever is blocked on it."""

@@ -85,7 +85,10 @@ class _AppTasks:
         scope: Any,
         send: Callable[[Any], Awaitable[None]],
     ) -> Callable[[Any], Awaitable[None]]:
-        """Start ``app``; returns the function that feeds it."""
+        """Start ``app``; returns the function that feeds it.
+
+        Cancellation: ``app`` may have begun; the nursery ends it.
+        """
         scope["extensions"][EXTENSION] = {"connection": self._connection}
         sender, receiver = trio.open_memory_channel[Any](config.max_app_queue_size)
         last: dict[str, Any] = {"type": f"{scope['type']}.disconnect"}

@@ -28,7 +28,7 @@ onset that was inside the committed turn began earlier: it takes three frames to
 
 
 async def heard(session: Session, result: model.ModelResult) -> None:
-    """Apply one model result."""
+    """Apply one model result. Cancellation: the session is ending; the rest of what it causes is left out."""
     if isinstance(result, model.SpeechStarted):
         await speech_started(session, result)
     elif isinstance(result, model.SpeechStopped):
@@ -59,6 +59,7 @@ async def speech_started(session: Session, result: model.SpeechStarted) -> None:
     A model that answers by itself also decides by itself when to be quiet; one that answers on request is
     interrupted where the client chose so (policy or server VAD), else its user is listened to (contract 11). An
     onset inside what a commit has ended meanwhile comes too late: it belongs to the turn that is being answered.
+    Cancellation: the session is ending.
     """
     if result.audio_start_ms < session.committed_ms - ONSET_SLACK_MS:
         return

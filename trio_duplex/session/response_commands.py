@@ -91,6 +91,7 @@ async def clear_output(session: Session, command: cmd.ClearOutput) -> None:
     """``output_audio_buffer.clear``: active audio or queued playback; otherwise just the reply.
 
     Input that was committed stays: it is answered by ``response.create`` or with the next commit (12.2).
+    Cancellation: the session is ending.
     """
     session.touch(lease=True)
     generation = session.generation

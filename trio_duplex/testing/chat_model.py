@@ -46,6 +46,7 @@ class _Stream(httpx.AsyncByteStream):
         yield b"data: [DONE]\n\n"
 
     async def aclose(self) -> None:
+        """The answer is not read any further. Cancellation: it is closed before the one checkpoint."""
         if not self.closed:
             self.closed = True
             self.backend.open_streams -= 1

@@ -24,13 +24,13 @@ def _answers(request: ResponseRequest) -> list[Step]:
 
 
 async def ask(client: DuplexClient) -> None:
-    """A short utterance and the silence after it."""
+    """A short utterance and the silence after it. Cancellation: some of it was sent."""
     await client.append_audio(speech(160))
     await client.append_audio(silence(512))
 
 
 async def next_answer(client: DuplexClient) -> ResponseHandle:
-    """The next response that speaks."""
+    """The next response that speaks. Cancellation: none is lost."""
     async for response in client.responses():
         if response.decision != "listen":
             return response
@@ -38,7 +38,7 @@ async def next_answer(client: DuplexClient) -> ResponseHandle:
 
 
 async def full_turn(rig: Rig) -> None:
-    """Ask, hear the whole answer, say how far it was played, leave."""
+    """Ask, hear the whole answer, say how far it was played, leave. Cancellation: the client leaves."""
     async with rig.client() as client:
         await ask(client)
         answer = await next_answer(client)
@@ -48,7 +48,7 @@ async def full_turn(rig: Rig) -> None:
 
 
 async def barge_in(rig: Rig) -> None:
-    """Speak over the answer after its second piece; hear the second answer."""
+    """Speak over the answer after its second piece; hear the second answer. Cancellation: the client leaves."""
     async with rig.client() as client:
         await ask(client)
         answer = await next_answer(client)
@@ -63,7 +63,10 @@ async def barge_in(rig: Rig) -> None:
 
 
 async def resume(rig: Rig) -> None:
-    """Lose the connection in the middle of the answer; the client takes it up again."""
+    """Lose the connection in the middle of the answer; the client takes it up again.
+
+    Cancellation: the client leaves.
+    """
     async with rig.client() as client:
         await ask(client)
         answer = await next_answer(client)
@@ -78,7 +81,7 @@ async def resume(rig: Rig) -> None:
 
 
 async def tool_call(rig: Rig) -> None:
-    """The model calls a tool; the client answers it and asks for the response."""
+    """The model calls a tool; the client answers it and asks for the response. Cancellation: the client leaves."""
     async with rig.client() as client:
         model = rig.plugin.sessions[-1]
         if model.closed:  # the session was ended under us
@@ -96,7 +99,7 @@ async def tool_call(rig: Rig) -> None:
 
 
 async def close_during_append(rig: Rig) -> None:
-    """Close the session while another task is still sending audio."""
+    """Close the session while another task is still sending audio. Cancellation: the client leaves."""
 
     async def talk(client: DuplexClient) -> None:
         try:
@@ -128,7 +131,7 @@ async def chat_stream(rig: Rig) -> None:
 
 
 async def commands(rig: Rig) -> None:
-    """Every command at an awkward moment; refusals are answers too."""
+    """Every command at an awkward moment; refusals are answers too. Cancellation: the client leaves."""
     async with rig.client() as client:
         events = client.events()
         await ask(client)
@@ -175,7 +178,10 @@ def _text(words: str, item_id: str) -> dict[str, object]:
 
 
 async def slow_reader(rig: Rig) -> None:
-    """A client that reads slower than the answer is spoken: what it was not given before the barge-in is gone."""
+    """A client that reads slower than the answer is spoken: what it was not given before the barge-in is gone.
+
+    Cancellation: the client leaves.
+    """
     async with rig.client() as client:
         events = client.events()
         await ask(client)
@@ -186,7 +192,10 @@ async def slow_reader(rig: Rig) -> None:
 
 
 async def stale_token(rig: Rig) -> None:
-    """After a resume the token used before resumes nothing more, while a second loss can be resumed."""
+    """After a resume the token used before resumes nothing more, while a second loss can be resumed.
+
+    Cancellation: the client leaves.
+    """
     async with rig.client() as client:
         for _ in range(2):
             used = {
@@ -208,7 +217,10 @@ async def stale_token(rig: Rig) -> None:
 
 
 async def by_detector(rig: Rig) -> None:
-    """Server VAD in front of a model that hears nothing by itself; a barge-in by speech."""
+    """Server VAD in front of a model that hears nothing by itself; a barge-in by speech.
+
+    Cancellation: the client leaves.
+    """
     async with rig.client(rig.config(turn_detection={"type": "server_vad"})) as client:
         events = client.events()
         await client.append_audio(speech(320))

@@ -259,7 +259,10 @@ class MemoryClientSocket:
         return self.received[-1]
 
     async def until(self, *kinds: str) -> Json:
-        """Read until an event of one of these types; everything read is in ``received``."""
+        """Read until an event of one of these types; everything read is in ``received``.
+
+        Cancellation loses nothing.
+        """
         while True:
             event = await self.receive()
             if event.get("type") in kinds:
@@ -312,7 +315,7 @@ class MemoryTransport(WebSocketTransport):
         await trio.lowlevel.checkpoint()
 
     async def is_alive(self, timeout_s: float) -> bool:
-        """True until the connection has ended."""
+        """True until the connection has ended. Only a checkpoint."""
         await trio.lowlevel.checkpoint()
         return self.socket.ended is None
 

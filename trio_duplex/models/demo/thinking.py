@@ -89,7 +89,7 @@ class Endpoint(Protocol):
     async def think(
         self, text: str, history: tuple[HistoryEntry, ...], instructions: str | None, take: TakeText
     ) -> None:
-        """See there."""
+        """See there.  Cancellation: stops at once."""
         ...
 
 
