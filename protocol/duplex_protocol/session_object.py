@@ -158,12 +158,14 @@ def _turn_detection(draft: _Draft) -> bool:
 
 def _unnamed_turn_detection(draft: _Draft) -> bool:
     """OpenAI finds turns unless told otherwise, and its clients rely on ``speech_started`` without asking for it: in
-    the plain view a native model that turns are left to has ``semantic_vad``. The duplex view has none by default, also
-    when an autostarted session changes over to it.
+    the plain view a native model that turns are left to has ``semantic_vad``, a turn-based one ``server_vad``. The
+    duplex view has none by default, also when an autostarted session changes over to it.
     """
-    if draft.opening and draft.flavour == "plain" and draft.native_lane:
-        detection: TurnDetection | None = DEFAULT_PLAIN_DETECTION
-    elif draft.flavour == "duplex" and draft.base.turn_detection == DEFAULT_PLAIN_DETECTION:
+    base = draft.base
+    if draft.opening and draft.flavour == "plain":
+        on_turns = turn_detection.parse({"type": "server_vad"}, native_lane=False, flavour="plain")
+        detection = DEFAULT_PLAIN_DETECTION if draft.native_lane else on_turns
+    elif draft.flavour == "duplex" and base.turn_detection is not None and not base.turn_detection_named:
         detection = None
     else:
         return False

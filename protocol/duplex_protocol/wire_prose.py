@@ -120,7 +120,11 @@ RULINGS: Final[tuple[tuple[str, str], ...]] = (
     ("`conversation.item.added` and `.created`", "both in both views"),
     ("handshake errors in the plain view", "never flat"),
     ("`semantic_vad` on a native model", "sets `extra_body.auto_response`; leaving it takes that back"),
-    ("no `turn_detection` named", "plain view of a native model: `semantic_vad`, as OpenAI finds turns; else none"),
+    (
+        "no `turn_detection` named",
+        "plain view, as OpenAI finds turns: `semantic_vad` on a native model, `server_vad` on a turn-based one (none "
+        "where the server has no detector); duplex view: none",
+    ),
     ("`previous_item_id: null` from a client", "counts as not named: the item comes last"),
     ("query `resume=1`", "shows a duplex-aware client"),
     ("a transcript that comes after the commit", "a later `…input_audio_transcription.completed` for the same item"),

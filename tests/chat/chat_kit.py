@@ -101,7 +101,7 @@ async def chatting(
         await hub.ready.wait()
         dialect: Dialect = NativeDialect() if view == "native" else RealtimeDialect(view=view)  # type: ignore[arg-type]
         update = dialect.parse_open(config or {}, plugin.defaults)
-        session = await hub.open_session(dialect, update, strict=view != "openai")
+        session = await hub.open_session(dialect, update, strict=view != "plain")
         reader = Reader(session.attach(0))
         nursery.start_soon(reader.run)
         yield Chat(hub, plugin, session, reader, nursery)

@@ -306,7 +306,7 @@ async def test_one_connection_serves_answers_that_follow_each_other() -> None:
 
 
 async def test_the_plain_view_works_without_a_word_about_chat() -> None:
-    async with chat_server(omni_answer("Hi.", 200)) as server, chatting(server, view="openai") as chat:
+    async with chat_server(omni_answer("Hi.", 200)) as server, chatting(server, view="plain") as chat:
         chat.ask("Hello")
         with trio.fail_after(5):
             done = await chat.answer()

@@ -69,7 +69,7 @@ async def open_client(
     await hub.ready.wait()
     dialect = RealtimeDialect(view=view)  # type: ignore[arg-type]
     update = dialect.parse_open(config or {}, plugin.defaults)
-    session = await hub.open_session(dialect, update, strict=view != "openai")
+    session = await hub.open_session(dialect, update, strict=view != "plain")
     reader = Reader(session.attach(0))
     nursery.start_soon(reader.run)
     return Client(hub, session, reader)

@@ -207,7 +207,36 @@ def test_in_the_plain_view_a_native_model_has_the_turns_unless_the_client_says_o
     assert opened({"turn_detection": None}, view=PLAIN).turn_detection is None
     assert not opened({"audio": {"input": {"turn_detection": None}}}, view=PLAIN).auto_response
     assert opened(detect(threshold=0.7), view=PLAIN).turn_detection == TurnDetection(threshold=0.7)
-    assert opened({}, view=PLAIN, native=False).turn_detection is None
+
+
+def test_in_the_plain_view_a_turn_based_model_has_server_vad_unless_the_client_says_otherwise() -> None:
+    """OpenAI's default; a turn-based model is not interrupted by it (contract 9.1)."""
+    unsaid = opened({}, view=PLAIN, native=False)
+    assert shown(unsaid.turn_detection, "plain") == {
+        "type": "server_vad",
+        "threshold": 0.5,
+        "prefix_padding_ms": 300,
+        "silence_duration_ms": 500,
+        "interrupt_response": False,
+        "create_response": True,
+    }
+    assert not unsaid.turn_detection_named
+    assert (unsaid.auto_response, unsaid.overlap_policy) == (False, "listen_only")
+    for nothing in ({"turn_detection": None}, {"audio": {"input": {"turn_detection": None}}}):
+        assert opened(nothing, view=PLAIN, native=False).turn_detection is None
+    assert opened({}, native=False).turn_detection is None
+
+
+def test_the_default_of_a_turn_based_model_is_left_behind_with_the_plain_view() -> None:
+    dialect = RealtimeDialect(PLAIN)
+    defaults = attrs.evolve(DEFAULTS, native_lane=False)
+    unsaid = opened({}, view=PLAIN, native=False)
+    assert dialect.parse_update({"instructions": "x"}, unsaid, defaults).config.turn_detection == unsaid.turn_detection
+    assert dialect.parse_update({"turn_detection": None}, unsaid, defaults).config.turn_detection is None
+    named = opened(detect(), view=PLAIN, native=False)
+    dialect.view = "duplex"
+    assert dialect.parse_update({"extra_body": {"x": 1}}, unsaid, defaults).config.turn_detection is None
+    assert dialect.parse_update({"extra_body": {"x": 1}}, named, defaults).config.turn_detection == named.turn_detection
 
 
 def test_the_plain_views_default_can_be_changed_and_is_left_behind_with_the_view() -> None:

@@ -42,7 +42,7 @@ from trio_duplex.session.attachment import Attachment
 from trio_duplex.session.base import PREEMPT_S, SessionBase
 from trio_duplex.session.epoch import Epoch
 from trio_duplex.session.journal import Cursor
-from trio_duplex.session.lanes import check_lane, open_detector
+from trio_duplex.session.lanes import check_lane, open_detection
 from trio_duplex.session.mailbox import PREEMPTING
 from trio_duplex.session.messages import EndRequest, HeardResult, Internal, RefusedEvent
 from trio_duplex.session.speaking import Generation
@@ -131,9 +131,11 @@ class Session(SessionBase):
         try:
             with trio.fail_after(OPEN_TIMEOUT_S):
                 check_lane(self.config, self.capabilities, self.traits, strict=self.strict)
-                unit, config = self.plugin.unit, self.config
-                rate_hz = unit.input_rate_hz
-                self.detector = await open_detector(self.scorer, config, self.traits, model_rate_hz=rate_hz)
+                unit = self.plugin.unit
+                self.config, self.detector = await open_detection(
+                    self.scorer, self.config, self.traits, model_rate_hz=unit.input_rate_hz
+                )
+                config = self.config
                 self.model = await self.plugin.open(config, SessionContext(self.id, self.conversation.history))
             # From here on nothing may fail: the model's slot is taken, and only the way out gives it back.
             self.has_slot = True

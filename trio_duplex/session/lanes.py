@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+import structlog
+
 from duplex_protocol.dialect import ConfigUpdate
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Capabilities, SessionConfig
@@ -13,6 +16,8 @@ from trio_duplex.vad_scorer import VadScorer, VadUnavailable
 
 if TYPE_CHECKING:
     from trio_duplex.session.core import Session
+
+log = structlog.get_logger(__name__)
 
 
 def check_lane(config: SessionConfig, capabilities: Capabilities, traits: Traits, *, strict: bool) -> None:
@@ -61,6 +66,23 @@ async def open_detector(
     return Detector(stream, detection, model_rate_hz=model_rate_hz, origin_ms=origin_ms)
 
 
+async def open_detection(
+    scorer: VadScorer | None, config: SessionConfig, traits: Traits, *, model_rate_hz: int
+) -> tuple[SessionConfig, Detector | None]:
+    """The detector of a new session, and the configuration as it then holds.
+
+    Where there is none to be had, a client that did not ask for one (it is the plain view's default) goes without.
+    Raises and cancels as :func:`open_detector`.
+    """
+    try:
+        return config, await open_detector(scorer, config, traits, model_rate_hz=model_rate_hz)
+    except RemoteProtocolError as error:
+        if config.turn_detection_named:
+            raise
+        log.warning("no_turn_detection", reason=error.message)
+        return attrs.evolve(config, turn_detection=None), None
+
+
 # --- updates ------------------------------------------------------------------------------------------------------
 
 
@@ -99,6 +121,13 @@ def check_identity(session: Session, update: ConfigUpdate) -> None:
             "the lane cannot change",
             param="session.extra_body.native_duplex",
         )
+
+
+def kept_detection(session: Session, update: ConfigUpdate) -> ConfigUpdate:
+    """An update that names no turn detection leaves the one that heard audio already, also if it changes the view."""
+    locked = session.traits.turn_based and session.audio_appended and "turn_detection" not in update.named
+    old = session.config.turn_detection
+    return attrs.evolve(update, config=attrs.evolve(update.config, turn_detection=old)) if locked else update
 
 
 def check_detection_lock(session: Session, update: ConfigUpdate) -> None:

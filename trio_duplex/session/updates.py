@@ -14,7 +14,14 @@ from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import SessionConfig
 from trio_duplex.models.plugin import SessionOverloaded, Traits, traits_of
 from trio_duplex.session.journal import CursorAhead
-from trio_duplex.session.lanes import check_detection_lock, check_identity, check_input_lock, check_lane, open_detector
+from trio_duplex.session.lanes import (
+    check_detection_lock,
+    check_identity,
+    check_input_lock,
+    check_lane,
+    kept_detection,
+    open_detector,
+)
 from trio_duplex.session.server_vad import Detector
 
 if TYPE_CHECKING:
@@ -29,7 +36,7 @@ async def update_session(session: Session, command: cmd.UpdateSession) -> None:
     """
     if session.dialect.meet_update(command.session):
         session.strict = True
-    update = session.dialect.parse_update(command.session, session.config, session.defaults)
+    update = kept_detection(session, session.dialect.parse_update(command.session, session.config, session.defaults))
     still_opening = not session.strict and not session.audio_appended and not len(session.conversation)
     check_input_lock(session, update)
     if not still_opening:
