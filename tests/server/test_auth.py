@@ -342,6 +342,23 @@ async def test_pages_over_http_are_guarded_by_origin_too() -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_not_allowed")
 
 
+async def test_u7_what_a_browser_meets() -> None:
+    """No page is served here that could fail in silence: an address that is opened as one says what speaks there, and
+    a page from elsewhere comes in by its Origin and a key in the sub-protocol, the two things that a browser can send.
+    """
+    listed = attrs.evolve(KEYED, origins=("https://app.example.org",))
+    page = {"accept": "text/html", "authorization": f"Bearer {KEY}"}
+    async with served(listed) as bound, httpx.AsyncClient(base_url=bound.url) as http:
+        opened = await http.get(PATH, headers=page)
+        assert (opened.status_code, opened.json()["error"]["code"]) == (426, "upgrade_required")
+        assert "wss://" in opened.json()["error"]["message"]
+        assert "/v1/realtime" in (await http.get("/", headers=page)).json()["error"]["paths"]
+        by_key = offered("realtime", f"openai-insecure-api-key.{KEY}")
+        assert (await first_answer(bound, origin("https://app.example.org") + by_key))[0] == 101
+        assert (await first_answer(bound, origin("https://app.example.org") + offered("realtime")))[0] == 401
+        assert (await first_answer(bound, origin("https://any.example.org") + by_key))[0] == 403
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
