@@ -33,6 +33,11 @@ CANCEL_EVERY_S = 1.5
 VISIT_EVERY_S = 4.0
 
 
+async def sleep_until(at_s: float) -> None:
+    """Until a moment of the monotonic clock; one that has passed is only a checkpoint. Cancellation: at once."""
+    await trio.sleep(max(0.0, at_s - time.monotonic()))
+
+
 @attrs.define
 class Measured:
     """Times in ms, of the measured window unless the name says otherwise."""
@@ -67,7 +72,7 @@ class Caller:
     sent: list[float] = attrs.field(factory=list)
 
     async def run(self) -> None:
-        await trio.sleep(self.opens_at_s - time.monotonic())
+        await sleep_until(self.opens_at_s)
         config = create_duplex_session_config(VOICES[self.number % len(VOICES)], PERSONA)
         began = time.monotonic()
         try:
@@ -85,7 +90,7 @@ class Caller:
     async def speak(self, client: DuplexClient) -> None:
         due = time.monotonic() + random.random() * PERIOD_S
         while due < self.until_s:
-            await trio.sleep(due - time.monotonic())
+            await sleep_until(due)
             now = time.monotonic()
             self.sent.append(now)
             await client.append_audio(self.frames[len(self.sent) % len(self.frames)])
@@ -118,7 +123,7 @@ class Caller:
 
     async def cut_in(self, client: DuplexClient) -> None:
         """Cancel whatever is said, again and again; from the command to the response's terminal event."""
-        await trio.sleep(self.from_s - time.monotonic())
+        await sleep_until(self.from_s)
         while True:
             await trio.sleep(CANCEL_EVERY_S + random.random() * PERIOD_S)
             with trio.move_on_after(5) as scope:
@@ -138,7 +143,7 @@ class Caller:
 
 async def visit(options: argparse.Namespace, measured: Measured) -> None:
     """Somebody comes and goes beside the others, again and again; with everything full: is refused."""
-    await trio.sleep(options.from_s - time.monotonic())
+    await sleep_until(options.from_s)
     number = 0
     while time.monotonic() + VISIT_EVERY_S < options.until_s:
         await trio.sleep(VISIT_EVERY_S + random.random() * PERIOD_S)

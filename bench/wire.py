@@ -163,19 +163,22 @@ def replay_cost(session: Session) -> float:
 
 
 def socket_server(pipe: Connection) -> None:
-    """A process with our listener and an endpoint that reads (or sends) and does nothing else; reports CPU."""
+    """A process with our listener and an endpoint that reads (or sends) and does nothing else; reports CPU.
+
+    It reads and sends as a session's connection does: through ``receive_each`` and ``send_all``.
+    """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
     async def sink(socket: ServerSocket) -> None:
         await socket.accept()
-        while True:
-            await socket.receive()
+        await socket.receive_each(lambda message: True)
 
     async def source(socket: ServerSocket) -> None:
         await socket.accept()
         data = append_text().encode()
         for _ in range(int(socket.query["n"])):
-            await socket.send(data)
+            await socket.send_all([data], 5.0)
+            await trio.lowlevel.checkpoint()
         await socket.receive()
 
     async def main() -> None:

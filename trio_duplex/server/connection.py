@@ -99,8 +99,9 @@ class Connection:
                 self._take(session, event)
             except RemoteProtocolError as error:
                 session.post_refusal(error)
-        while True:
-            message = await self.socket.receive()
+
+        def take(message: str | bytes) -> bool:
+            nonlocal refusals
             self.hub.tally.received_bytes += payload_bytes(message)
             session.tokens.confirm()
             try:
@@ -109,15 +110,16 @@ class Connection:
                 self._take(session, wire.parse(message))
             except RemoteProtocolError as error:
                 if session.post_refusal(error):
-                    continue
+                    return True
                 refusals += 1
-                if refusals >= MAX_REFUSALS_IN_A_ROW:
-                    log.warning("socket_refused_too_often", session_id=session.id)
-                    await self.socket.close(1008, "input_backpressure")
-                    scope.cancel()
-                    return
-            else:
-                refusals = 0
+                return refusals < MAX_REFUSALS_IN_A_ROW
+            refusals = 0
+            return True
+
+        await self.socket.receive_each(take)
+        log.warning("socket_refused_too_often", session_id=session.id)
+        await self.socket.close(1008, "input_backpressure")
+        scope.cancel()
 
     def _take(self, session: Session, event: Json) -> None:
         """Decode one parsed client event and post its commands, in order."""
@@ -135,17 +137,17 @@ class Connection:
         Cancellation: stops sending; what was not sent stays in the journal.
         """
         for frame in attachment.prelude:
-            if not await self._send(session, frame):
+            if not await self._send(session, [frame]):
                 return
         while True:
             try:
-                data = await attachment.cursor.next()
+                batch = await attachment.cursor.next_batch()
             except trio.EndOfChannel:
                 break
-            if not await self._send(session, data):
+            if not await self._send(session, batch):
                 return
         if attachment.ended.is_set():
-            if attachment.farewell is not None and not await self._send(session, attachment.farewell):
+            if attachment.farewell is not None and not await self._send(session, [attachment.farewell]):
                 return
             await self._close(session, attachment.close_code, attachment.close_reason)
             return
@@ -153,11 +155,14 @@ class Connection:
         shown = "session_expired" if reason.endswith("_expired") else reason
         await self._close(session, CLOSE_CODES.get(reason, 1000), shown)
 
-    async def _send(self, session: Session, data: bytes) -> bool:
-        """One frame within ``attachment_io_timeout_s``; a socket that takes longer is dead: detached and reset."""
-        with trio.move_on_after(session.settings.attachment_io_timeout_s):
-            await self.socket.send(data)
-            self.hub.tally.sent_bytes += len(data)
+    async def _send(self, session: Session, frames: list[bytes]) -> bool:
+        """Some frames within ``attachment_io_timeout_s``; a socket that takes longer is dead: detached and reset."""
+        try:
+            await self.socket.send_all(frames, session.settings.attachment_io_timeout_s)
+        except trio.TooSlowError:
+            pass
+        else:
+            self.hub.tally.sent_bytes += sum(map(len, frames))
             return True
         log.warning("socket_write_timeout", session_id=session.id)
         self.socket.abort()

@@ -17,6 +17,8 @@ from typing import Any, Final, Protocol, cast
 import trio
 from h11 import Connection as H11Connection
 from h11 import Request as H11Request
+from hypercorn.events import Event as TransportEvent
+from hypercorn.events import RawData
 from hypercorn.protocol.events import Body, Data, EndBody, Event, Request, Response, StreamClosed
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol, H11WSConnection
 from hypercorn.protocol.http_stream import HTTPStream
@@ -25,10 +27,11 @@ from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection, Message, Ping
 from wsproto.frame_protocol import CloseReason
 
+from trio_duplex.server.frames import TextFrames, text_frames
+
 __all__ = [
     "DROP_QUEUED",
     "SWITCH_INTERVAL_S",
-    "UTF8_KEY",
     "WEBSOCKET_MAX_MESSAGE_BYTES",
     "ClientGone",
     "GuardedHttp1",
@@ -46,9 +49,8 @@ WEBSOCKET_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 SWITCH_INTERVAL_S: Final = 0.0005
 """Interpreter switch interval for a process with a model thread."""
 
-UTF8_KEY: Final = "trio_duplex.utf8"
-"""Extra key of a ``websocket.send`` message: a text frame's payload, already encoded."""
-
+MESSAGES_IN_A_ROW: Final = 16
+"""Messages of one client that are handled before the other tasks have their turn."""
 
 DROP_QUEUED: Final = {"type": "trio_duplex.drop_queued"}
 """Not for the app: whoever feeds it forgets what the app has not received yet, so that the read loop can go on."""
@@ -101,8 +103,11 @@ class Link(Protocol):
     def note_upgrading(self) -> None:
         """The request head is complete and asks for a WebSocket."""
 
-    def note_websocket(self) -> None:
+    def note_websocket(self, websocket: GuardedWebSocket) -> None:
         """The WebSocket was accepted: no more time limits of the HTTP kind."""
+
+    async def write_out(self, data: bytes, timeout_s: float) -> None:
+        """Send all of it; a checkpoint only where it has to wait, TooSlowError when that takes too long."""
 
 
 class MessageBuffer(WebsocketBuffer):
@@ -171,6 +176,8 @@ class GuardedWebSocket(WSStream):
         self._dropping = False
         self._deaf = False
         self._gone: tuple[int, str] | None = None
+        self._texts = TextFrames()
+        self._sink: Callable[[str | bytes], None] | None = None
 
     async def handle(self, event: Event) -> None:
         """Take one protocol event.  Cancellation may leave it half handled: the connection is being torn down."""
@@ -186,10 +193,46 @@ class GuardedWebSocket(WSStream):
         elif not isinstance(event, (Body, Data)) or self._deaf:
             return
         elif self.handshake.accepted:
-            self.connection.receive_data(event.data)
-            await self._handle_events()
+            await self.take_bytes(event.data)
         elif event.data:
             await self._refuse(400)
+
+    @property
+    def takes_frames(self) -> bool:
+        """The handshake is done, the end is not: whatever comes on the connection is frames."""
+        return self.state is ASGIWebsocketState.CONNECTED
+
+    def pass_to(self, sink: Callable[[str | bytes], None] | None) -> None:
+        """From now on give messages to ``sink`` as they come, instead of to the app's queue; None: to the queue again.
+
+        The queue must be empty. ``sink`` does not raise.
+        """
+        self._sink = sink
+
+    async def take_bytes(self, data: bytes) -> None:
+        """Take frames as they came on the connection. Cancellation: as :meth:`handle`."""
+        for count, part in enumerate(self._texts.feed(data), 1):
+            if self.closed or self._deaf:
+                return
+            if isinstance(part, bytes):
+                self.connection.receive_data(part)
+                await self._handle_events()
+            elif not self._dropping:
+                await self._pass_on(part)
+            if count % MESSAGES_IN_A_ROW == 0:
+                await trio.lowlevel.checkpoint()
+
+    async def _pass_on(self, message: str | bytes) -> None:
+        if self._sink is not None:
+            self._sink(message)
+            return
+        is_text = isinstance(message, str)
+        event = {
+            "type": "websocket.receive",
+            "text": message if is_text else None,
+            "bytes": None if is_text else message,
+        }
+        await cast("Any", self.app_put)(event)
 
     async def _handle_request(self, event: Request) -> None:
         if handshake_fault(event.headers) is not None:
@@ -235,9 +278,6 @@ class GuardedWebSocket(WSStream):
         if self.closed or self._gone is not None:
             if kind != "websocket.close":
                 raise ClientGone(f"{kind}: the WebSocket has ended")
-        elif UTF8_KEY in message and self.state == ASGIWebsocketState.CONNECTED:
-            await self.send(Data(stream_id=self.stream_id, data=_text_frame(message[UTF8_KEY])))
-            self._check_sent()
         elif kind == "websocket.close":
             self._dropping = True
             if self.app_put is not None:
@@ -246,10 +286,20 @@ class GuardedWebSocket(WSStream):
             await self._finish()
         else:
             if kind == "websocket.accept":
-                self._link.note_websocket()
+                self._link.note_websocket(self)
             await super().app_send(message)
             if kind == "websocket.send":
                 self._check_sent()
+
+    async def send_texts(self, payloads: list[bytes], timeout_s: float) -> None:
+        """Send text messages, each as its UTF-8 encoding, in one write; a checkpoint only where it has to wait.
+
+        Raises ClientGone, TooSlowError. Cancellation: see ``tcp.Connection.write``.
+        """
+        if self.closed or self._gone is not None or self.state != ASGIWebsocketState.CONNECTED:
+            raise ClientGone("the WebSocket has ended")
+        await self._link.write_out(text_frames(payloads), timeout_s)
+        self._check_sent()
 
     def _check_sent(self) -> None:
         if self.closed:
@@ -286,7 +336,7 @@ class GuardedWebSocket(WSStream):
                 if event.message_finished:
                     message = self.buffer.to_message()
                     self.buffer.clear()
-                    await cast("Any", self.app_put)(message)
+                    await self._pass_on(message["bytes"] if message["text"] is None else message["text"])
             elif isinstance(event, Ping):
                 await self._send_wsproto_event(event.response())
             elif isinstance(event, CloseConnection):
@@ -318,18 +368,6 @@ class GuardedWebSocket(WSStream):
             await self._send_wsproto_event(CloseConnection(code=code, reason=reason[:60]))
 
 
-def _text_frame(payload: bytes) -> bytes:
-    """An unmasked, unfragmented text frame (RFC 6455 5.2) without wsproto's decode, encode and three copies."""
-    size = len(payload)
-    if size < 126:
-        head = bytes((0x81, size))
-    elif size < 65536:
-        head = b"\x81\x7e" + size.to_bytes(2, "big")
-    else:
-        head = b"\x81\x7f" + size.to_bytes(8, "big")
-    return head + payload
-
-
 class GuardedHttp1(H11Protocol):
     """hypercorn's HTTP/1.1 protocol, creating ``GuardedWebSocket`` and staying on HTTP/1.1.
 
@@ -342,6 +380,14 @@ class GuardedHttp1(H11Protocol):
         super().__init__(*args)
         self._link = link
         self._note_request = note_request
+
+    async def handle(self, event: TransportEvent) -> None:
+        """Take what came on the connection; frames go to the WebSocket without a way round through h11's shape."""
+        stream = self.stream
+        if isinstance(event, RawData) and isinstance(stream, GuardedWebSocket) and stream.takes_frames:
+            await stream.take_bytes(event.data)
+            return
+        await super().handle(event)
 
     async def _check_protocol(self, event: H11Request) -> None:
         """Stay on HTTP/1.1 whatever the request asks for."""

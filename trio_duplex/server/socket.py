@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
@@ -10,7 +12,6 @@ from urllib.parse import parse_qsl
 import structlog
 import trio
 
-from trio_duplex.server.guards import UTF8_KEY
 from trio_duplex.server.tcp import EXTENSION, Connection
 
 __all__ = ["ServerSocket", "SocketGone", "SocketLike", "join_headers", "payload_bytes"]
@@ -77,11 +78,17 @@ class SocketLike(Protocol):
     async def receive(self) -> str | bytes:
         """The next message; SocketGone at the end, of the peer's or our own making. Cancellation loses no message."""
 
+    async def receive_each(self, take: Callable[[str | bytes], bool]) -> None:
+        """Give each message to ``take`` as it comes, until that returns False; SocketGone at the end."""
+
     async def send(self, message: str | bytes) -> None:
         """Send one text message, as str or as UTF-8 bytes; SocketGone when the peer is known to have left.
 
         Cancellation: it may have gone out or not; then only :meth:`abort` follows.
         """
+
+    async def send_all(self, messages: list[bytes], timeout_s: float) -> None:
+        """Send text messages, UTF-8 bytes; a checkpoint only where it has to wait. TooSlowError after ``timeout_s``."""
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """End the WebSocket politely: Close frame, and a bounded wait for the peer's.
@@ -213,6 +220,74 @@ class ServerSocket:
             return event["bytes"] if text is None else text
         raise self._end(event.get("code", 1006), event.get("reason") or "")
 
+    async def receive_each(self, take: Callable[[str | bytes], bool]) -> None:
+        """Give each message to ``take``, a plain function, until it returns False; what comes then is not read.
+
+        Under our listener ``take`` is called where the message was read, without another task's turn between. Raises
+        what ``take`` raises, and SocketGone when the WebSocket has ended. Cancellation: ``take`` is not called again.
+        """
+        websocket = self._connection.websocket if self._connection is not None else None
+        if websocket is None or self._gone is not None or self._busy:
+            while take(await self.receive()):
+                pass
+            return
+        failure: Exception | None = None
+
+        def sink(message: str | bytes) -> None:
+            nonlocal failure
+            try:
+                if take(message):
+                    return
+            except Exception as error:  # noqa: BLE001  (it belongs to the task that waits below)
+                failure = error
+            websocket.pass_to(_nothing)
+            scope.cancel()
+
+        with trio.CancelScope() as scope:
+            try:
+                for message in self._queued():
+                    sink(message)
+                    if scope.cancel_called:
+                        break
+                else:
+                    websocket.pass_to(sink)
+                await self.receive()
+            finally:
+                websocket.pass_to(_nothing)
+        if failure is not None:
+            raise failure
+
+    def _queued(self) -> list[str | bytes]:
+        """The messages that were not received yet."""
+        found: list[str | bytes] = []
+        queue = self._connection.queued if self._connection is not None else None
+        if queue is not None:
+            with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel, trio.ClosedResourceError):
+                while True:
+                    event = queue.receive_nowait()
+                    found.append(event["bytes"] if event.get("text") is None else event["text"])
+        return found
+
+    async def send_all(self, messages: list[bytes], timeout_s: float) -> None:
+        """Send text messages, each given as its UTF-8 encoding; under our listener in one write.
+
+        A checkpoint only where it has to wait for the peer, ``timeout_s`` at most: then ``trio.TooSlowError``. Raises
+        SocketGone. Cancellation: as :meth:`send`; which of the messages were sent is not known.
+        """
+        if self._gone is not None:
+            raise self._gone
+        self._expect("open")
+        websocket = self._connection.websocket if self._connection is not None else None
+        if websocket is not None:
+            try:
+                await websocket.send_texts(messages, timeout_s)
+            except OSError:
+                raise self._end(1006, "") from None
+            return
+        with trio.fail_after(timeout_s):
+            for message in messages:
+                await self._push({"type": "websocket.send", "text": message.decode("utf-8")})
+
     async def send(self, message: str | bytes) -> None:
         """Send one text message; bytes are taken as its UTF-8 encoding and go out without another copy.
 
@@ -223,12 +298,12 @@ class ServerSocket:
         if self._gone is not None:
             raise self._gone
         self._expect("open")
-        if isinstance(message, str):
-            await self._push({"type": "websocket.send", "text": message})
-        elif self._connection is not None:
-            await self._push({"type": "websocket.send", UTF8_KEY: message})
-        else:
-            await self._push({"type": "websocket.send", "text": message.decode("utf-8")})
+        if isinstance(message, bytes) and self._connection is not None and self._connection.websocket is not None:
+            await trio.lowlevel.checkpoint()
+            await self.send_all([message], math.inf)
+            return
+        text = message if isinstance(message, str) else message.decode("utf-8")
+        await self._push({"type": "websocket.send", "text": text})
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Send a Close frame with ``code`` and ``reason`` (cut to 123 bytes); nothing if it has ended already.
@@ -296,6 +371,10 @@ class ServerSocket:
 def payload_bytes(message: str | bytes) -> int:
     """Size of a message; text that is all ASCII need not be encoded to know it."""
     return len(message) if not isinstance(message, str) or message.isascii() else len(message.encode())
+
+
+def _nothing(_: str | bytes) -> None:
+    """Nobody listens any more."""
 
 
 def join_headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -7,6 +7,8 @@ stopped reading made a session, the shutdown and even a cancelled nursery hang f
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import socket as stdlib_socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -21,7 +23,7 @@ from hypercorn.trio.task_group import _handle as run_asgi_app
 from hypercorn.typing import ConnectionState as LifespanState
 from hypercorn.utils import parse_socket_addr
 
-from trio_duplex.server.guards import DROP_QUEUED, GuardedHttp1
+from trio_duplex.server.guards import DROP_QUEUED, GuardedHttp1, GuardedWebSocket
 from trio_duplex.tracebacks import plain_traceback
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ class _AppTasks:
         """
         scope["extensions"][EXTENSION] = {"connection": self._connection}
         sender, receiver = trio.open_memory_channel[Any](config.max_app_queue_size)
+        self._connection.queued = receiver
         last: dict[str, Any] = {"type": f"{scope['type']}.disconnect"}
 
         async def receive() -> Any:
@@ -154,6 +157,10 @@ class Connection:
         self._scope = trio.CancelScope()
         self._send_lock = trio.Lock()
         self._protocol: GuardedHttp1 | None = None
+        self._plain = not isinstance(stream, trio.SSLStream) and os.name == "posix"
+        self.websocket: GuardedWebSocket | None = None
+        self.queued: trio.MemoryReceiveChannel[Any] | None = None
+        """What the app has not received yet."""
         self._sent_bytes = 0
         self._aborted = False
         self._enter_stage("head", limits.head_s)
@@ -184,8 +191,9 @@ class Connection:
         """The request asks for a WebSocket."""
         self._enter_stage("upgrade", self._limits.upgrade_s)
 
-    def note_websocket(self) -> None:
+    def note_websocket(self, websocket: GuardedWebSocket) -> None:
         """The WebSocket was accepted: from here on its session keeps the time."""
+        self.websocket = websocket
         self._enter_stage("websocket", float("inf"))
 
     def _enter_stage(self, stage: str, limit_s: float) -> None:
@@ -242,13 +250,24 @@ class Connection:
     async def _read(self, protocol: GuardedHttp1) -> None:
         while True:
             try:
-                data = await self._stream.receive_some(_READ_BYTES)
-            except (trio.ClosedResourceError, trio.BrokenResourceError):
+                data = await self._receive_some()
+            except (OSError, trio.ClosedResourceError, trio.BrokenResourceError):
                 break
             if not data:
                 break
-            await protocol.handle(RawData(bytes(data)))
+            await protocol.handle(RawData(data))
         await protocol.handle(Closed())
+
+    async def _receive_some(self) -> bytes:
+        """What came, b"" at the end. Cancellation: nothing is lost."""
+        if not self._plain:
+            return bytes(await self._stream.receive_some(_READ_BYTES))
+        # Trio's own way first tries to read, which fails nearly always: a client's next message comes later.
+        while self._socket.fileno() >= 0:
+            await trio.lowlevel.wait_readable(self._socket)
+            with contextlib.suppress(BlockingIOError):
+                return os.read(self._socket.fileno(), _READ_BYTES)
+        return b""
 
     async def _take(self, event: TransportEvent) -> None:
         """The protocol's way out: bytes, the wish to close, or news about idleness."""
@@ -266,20 +285,50 @@ class Connection:
         Cancellation: when nothing of ``data`` was taken yet, nothing is sent and the connection lives; when a part
         is out the frame can never be completed, so the connection is aborted.
         """
-        async with self._send_lock:
+        await trio.lowlevel.checkpoint()
+        await self.write_out(data)
+
+    async def write_out(self, data: bytes, timeout_s: float = math.inf) -> None:
+        """As :meth:`write`, with a checkpoint only where it has to wait for the peer.
+
+        Waits at most ``timeout_s``: then ``trio.TooSlowError``, and the connection is as after a cancellation.
+        """
+        sent = 0
+        if self._plain and not self._send_lock.locked():
             try:
-                with trio.move_on_after(self._limits.send_s) as limit:
-                    await self._write_all(data)
-                if not limit.cancelled_caught:
-                    return
-                log.warning("connection_stalled", stage=self.stage, peer=self.peer)
-                self.abort()
-            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+                sent = os.write(self._socket.fileno(), data)
+            except BlockingIOError:
                 pass
+            except OSError:
+                await self._tell_closed()
+                return
+            self._sent_bytes += sent
+            if sent == len(data):
+                return
+            self._send_lock.acquire_nowait()
+            with trio.fail_after(timeout_s):
+                await self._write_rest(data, sent)
+        else:
+            with trio.fail_after(timeout_s):
+                await self._send_lock.acquire()
+                await self._write_rest(data, sent)
+
+    async def _write_rest(self, data: bytes, sent: int) -> None:
+        """Send what the kernel did not take at once, and let go of the lock, which the caller has taken."""
+        try:
+            with trio.move_on_after(self._limits.send_s) as limit:
+                await self._write_all(data, sent)
+            if not limit.cancelled_caught:
+                return
+            log.warning("connection_stalled", stage=self.stage, peer=self.peer)
+            self.abort()
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            self._send_lock.release()
         await self._tell_closed()
 
-    async def _write_all(self, data: bytes) -> None:
-        sent = 0
+    async def _write_all(self, data: bytes, sent: int) -> None:
         complete = False
         try:
             if isinstance(self._stream, trio.SSLStream):

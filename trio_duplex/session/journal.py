@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import attrs
 import trio
@@ -18,6 +19,11 @@ from duplex_protocol.values import Json
 
 Encode = Callable[[Json, int | None], bytes]
 """(wire event without id and number, number) → its UTF-8 JSON; called exactly once per wire event."""
+
+BATCH_BYTES: Final = 65_536
+"""What a batch may hold before it is closed: one write to a socket of which a slow peer takes the whole."""
+FRAME_BYTES: Final = 400
+"""What a wire event holds beside its audio and words, about."""
 
 
 class JournalGap(Exception):
@@ -63,13 +69,13 @@ class JournalStatistics:
 
 def _estimate(projected: Projected) -> int:
     """Encoded size of an entry, estimated without encoding it (audio is counted as base64)."""
-    size = 0
+    size = FRAME_BYTES * len(projected.frames)
     for frame in projected.frames:
-        size += 400
         for value in frame.values():
-            if isinstance(value, bytes):
+            kind = value.__class__
+            if kind is bytes:
                 size += len(value) * 4 // 3
-            elif isinstance(value, str):
+            elif kind is str:
                 size += len(value)
     return size
 
@@ -104,9 +110,10 @@ class Journal:
         if self.closed or not projected.frames:
             return
         size = _estimate(projected)
-        self._pending.append(_Pending(projected, epoch, tag, size, trio.current_time()))
+        now_s = trio.current_time()
+        self._pending.append(_Pending(projected, epoch, tag, size, now_s))
         self._pending_bytes += size
-        self._prune()
+        self._prune(now_s)
         for cursor in self._cursors:
             cursor.wake()
 
@@ -134,7 +141,8 @@ class Journal:
         if seq > self.head:
             raise CursorAhead
         # A client cannot have what no socket was given yet; believing it would strand the cursor.
-        seq = min([seq, *(c.position for c in self._cursors)])
+        for cursor in self._cursors:
+            seq = min(seq, cursor.position)
         while self._taken and self._taken[0].seq <= seq:
             self._forget_oldest()
 
@@ -148,7 +156,7 @@ class Journal:
 
     def check(self, after: int) -> None:
         """Whether a cursor may start after ``after``. Raises :class:`JournalGap` or :class:`CursorAhead`."""
-        self._prune()
+        self._prune(trio.current_time())
         if after > self.head:
             raise CursorAhead
         if after < self._last_removed:
@@ -192,11 +200,12 @@ class Journal:
         entry = self._pending.popleft()
         self._pending_bytes -= entry.size
         # Encoded before any number is given: what JSON cannot say is lost whole, and leaves no gap.
-        encoded = [self._encode(frame, seq) for seq, frame in enumerate(entry.projected.frames, self.head + 1)]
-        for data in encoded:
-            self.head += 1
-            self._taken.append(_Taken(self.head, data, entry.at_s))
-            self._taken_bytes += len(data)
+        first, encode, at_s = self.head + 1, self._encode, entry.at_s
+        taken = [_Taken(seq, encode(frame, seq), at_s) for seq, frame in enumerate(entry.projected.frames, first)]
+        self._taken.extend(taken)
+        self.head += len(taken)
+        for one in taken:
+            self._taken_bytes += len(one.data)
         if not self._pending:
             self._emptied.set()
 
@@ -218,14 +227,13 @@ class Journal:
         self._taken_bytes -= len(entry.data)
         self._last_removed = entry.seq
 
-    def _prune(self) -> None:
-        horizon = trio.current_time() - self._ttl_s
-        slowest = min((c.position for c in self._cursors), default=self.head)
-        while self._taken and self._taken[0].at_s < horizon and self._taken[0].seq <= slowest:
-            self._forget_oldest()
-        if self.overflowed:
-            while self._taken and self._taken[0].seq <= slowest:
+    def _prune(self, now_s: float) -> None:
+        horizon = now_s - self._ttl_s
+        if self.overflowed or (self._taken and self._taken[0].at_s < horizon):
+            slowest = min((c.position for c in self._cursors), default=self.head)
+            while self._taken and self._taken[0].seq <= slowest and (self.overflowed or self._taken[0].at_s < horizon):
                 self._forget_oldest()
+        if self.overflowed:
             if not self._cursors:
                 self._discard_pending()
         elif self._taken_bytes + self._pending_bytes > self._max_bytes:
@@ -288,6 +296,39 @@ class Cursor:
             raise trio.WouldBlock
         self.position = entry.seq
         return entry.data
+
+    def next_batch_nowait(self) -> list[bytes]:
+        """The bytes of the next wire events that can go out in one write: at least one, about 64 KiB at most.
+
+        A droppable entry (contract 24a) is numbered only when it stands first: what waits behind a batch in hand can
+        still be taken back, as if the events were taken one by one. Raises as :meth:`next_nowait`.
+        """
+        data = self.next_nowait()
+        batch = [data]
+        size = len(data)
+        journal = self._journal
+        while size < BATCH_BYTES:
+            if self.position >= journal.head and (not journal._pending or journal._pending[0].projected.droppable):
+                break
+            data = self.next_nowait()
+            batch.append(data)
+            size += len(data)
+        return batch
+
+    async def next_batch(self) -> list[bytes]:
+        """Wait for :meth:`next_batch_nowait`; always a checkpoint. Raises the same. Cancellation: nothing is taken."""
+        if self._ready:
+            await trio.lowlevel.checkpoint()
+        while not self._ready:
+            self._wakeup = trio.Event()
+            await self._wakeup.wait()
+        return self.next_batch_nowait()
+
+    @property
+    def _ready(self) -> bool:
+        """Whether there is something to take, or nothing ever again."""
+        journal = self._journal
+        return self.stopped or self.position < journal.head or bool(journal._pending) or journal.closed
 
     def next_frames_nowait(self) -> list[tuple[int, Json]]:
         """The next entry's wire events with their numbers, not encoded and not kept: for a reader in this process.

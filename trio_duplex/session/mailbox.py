@@ -150,10 +150,11 @@ class Mailbox(Generic[Message]):
 
     async def get(self) -> Message | Command:
         """The oldest message; a checkpoint. Cancellation: nothing is taken."""
+        if self._messages:
+            await trio.lowlevel.checkpoint()
         while not self._messages:
             self._wakeup = trio.Event()
             await self._wakeup.wait()
-        await trio.lowlevel.checkpoint()
         message = self._messages.popleft()
         if isinstance(message, DATA_COMMANDS):
             self._bytes -= input_bytes(message)

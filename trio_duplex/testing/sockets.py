@@ -200,6 +200,17 @@ class MemoryServerSocket:
         except trio.BrokenResourceError:
             raise self._wire.gone from None
 
+    async def receive_each(self, take: Callable[[str | bytes], bool]) -> None:
+        """Give each message to ``take`` until it returns False. Cancellation loses no message."""
+        while take(await self.receive()):
+            pass
+
+    async def send_all(self, messages: list[bytes], timeout_s: float) -> None:
+        """Send messages one by one; ``trio.TooSlowError`` after ``timeout_s``. Cancellation: some were sent."""
+        with trio.fail_after(timeout_s):
+            for message in messages:
+                await self.send(message)
+
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Close; what was sent before can still be read. Cancellation: closed all the same."""
         self._wire.end(code, reason)
