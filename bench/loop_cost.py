@@ -2,10 +2,10 @@
 
     python bench/loop_cost.py --sessions 16 --seconds 20 [--profile out.pstats]
 
-The server is `trio_duplex.serve` with the PersonaPlex plugin on a stand-in for its unit step: a step sleeps `--step-ms`
-(as a thread does that waits for a GPU) and gives every row a frame of sound, words in every third one, and a pause of
-one second in ten. The clients are those of `realtime.py`, in processes of their own, over real sockets. CPU is that of the
-server's main thread, which runs the event loop and nothing else, from the scheduler's own count.
+The server is `trio_duplex.serve` with the PersonaPlex plugin on a stand-in for its unit step: a step sleeps
+`--step-ms` (as a thread does that waits for a GPU) and gives every row a frame of sound, words in every third one, a
+pause of one second in ten. The clients are those of `realtime.py`, in processes of their own, over real sockets. CPU is
+that of the server's main thread, which runs the event loop and nothing else, from the scheduler's own count.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class StandIn:
         self._frames = [0] * rows
         noise = np.random.default_rng(1)
         self._loud = noise.normal(0, 0.1, (16, SAMPLES)).astype(np.float32)
+        self._levels = (self._loud * 32768).clip(-32768, 32767).astype(np.int16)
         self._still = np.zeros(SAMPLES, np.float32)
+        self._still_levels = np.zeros(SAMPLES, np.int16)
         config = PersonaPlexConfig()
         sized = SimpleNamespace(element_size=lambda: 2)
         self.engine = SimpleNamespace(
@@ -104,9 +106,9 @@ class StandIn:
             return UnitOutput(0, "", None, 0.0)
         frame = self._frames[slot] = self._frames[slot] + 1
         if frame % CYCLE < PAUSE:
-            return UnitOutput(QUIET_ID, "", self._still, 0.0)
-        worded = frame % 3 == 0
-        return UnitOutput(WORD if worded else QUIET_ID, " word" if worded else "", self._loud[frame % 16], 0.1)
+            return UnitOutput(QUIET_ID, "", self._still, 0.0, levels=self._still_levels)
+        token, text = (WORD, " word") if frame % 3 == 0 else (QUIET_ID, "")
+        return UnitOutput(token, text, self._loud[frame % 16], 0.1, levels=self._levels[frame % 16])
 
 
 @attrs.frozen

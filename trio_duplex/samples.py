@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import wave
 from typing import Final
 
@@ -22,6 +23,9 @@ FloatAudio = npt.NDArray[np.float32]
 IntAudio = npt.NDArray[np.int16]
 
 FULL_SCALE: Final = 32768.0
+_STEP: Final = np.float32(1.0 / FULL_SCALE)
+_MOST, _MOST_NEGATIVE = np.float32(1.0), np.float32(-1.0)
+_INTEGERS, _FLOATS = np.dtype("<i2"), np.dtype("<f4")
 
 
 def decode_samples(audio: bytes, fmt: AudioFormat, *, param: str = "audio") -> FloatAudio:
@@ -33,12 +37,13 @@ def decode_samples(audio: bytes, fmt: AudioFormat, *, param: str = "audio") -> F
     check_whole_samples(audio, fmt, param=param)
     match fmt.encoding:
         case "pcm16":
-            return float_from_int16(np.frombuffer(audio, "<i2"))
+            return float_from_int16(np.frombuffer(audio, _INTEGERS))
         case "pcm_f32le":
-            samples = np.frombuffer(audio, "<f4")
-            if not np.isfinite(samples).all():
+            samples = np.frombuffer(audio, _FLOATS)
+            # A sum of squares that is finite has finite terms: one pass for what nearly always is so.
+            if not math.isfinite(samples.dot(samples)) and not np.isfinite(samples).all():
                 raise RemoteProtocolError("bad_audio", "a sample is not a finite number", param=param)
-            return np.asarray(np.clip(samples, -1.0, 1.0), np.float32)
+            return np.minimum(np.maximum(samples, _MOST_NEGATIVE), _MOST)
         case "g711_ulaw":
             return float_from_int16(_ulaw_levels()[np.frombuffer(audio, np.uint8)])
         case "g711_alaw":
@@ -69,7 +74,7 @@ def encode_samples(audio: FloatAudio | IntAudio, fmt: AudioFormat) -> bytes:
             floats = np.clip(audio, -1.0, 1.0) if audio.dtype == np.float32 else float_from_int16(_int16(audio))
             return floats.astype("<f4").tobytes()
         case "pcm16":
-            return _int16(audio).astype("<i2", copy=False).tobytes()
+            return _int16(audio).astype(_INTEGERS, copy=False).tobytes()
         case "g711_ulaw":
             return _ulaw_codes()[_int16(audio).view(np.uint16)].tobytes()
         case "g711_alaw":
@@ -86,12 +91,18 @@ def encode_samples(audio: FloatAudio | IntAudio, fmt: AudioFormat) -> bytes:
 
 def float_from_int16(audio: npt.NDArray[np.integer]) -> FloatAudio:
     """int16[n] → float32[n] in [-1, 1)."""
-    return audio.astype(np.float32) * np.float32(1.0 / FULL_SCALE)
+    samples = audio.astype(np.float32)
+    samples *= _STEP
+    return samples
 
 
 def int16_from_float(audio: npt.NDArray[np.floating]) -> IntAudio:
     """float[n] → int16[n], rounded to the nearest level and clipped."""
-    return np.asarray(np.clip(np.rint(audio * FULL_SCALE), -32768, 32767), np.int16)
+    levels = audio * FULL_SCALE
+    np.rint(levels, out=levels)
+    np.minimum(levels, 32767, out=levels)
+    np.maximum(levels, -32768, out=levels)
+    return levels.astype(np.int16)
 
 
 def _int16(audio: FloatAudio | IntAudio) -> IntAudio:

@@ -128,7 +128,7 @@ def append_format(session: AudioFormat, encoding: Encoding | None, rate_hz: int 
     A named encoding that differs from the session's takes that encoding's default rate unless a rate is named too.
     """
     if encoding is None or encoding == session.encoding:
-        return AudioFormat(session.encoding, rate_hz or session.rate_hz)
+        return session if rate_hz is None or rate_hz == session.rate_hz else AudioFormat(session.encoding, rate_hz)
     return AudioFormat(encoding, rate_hz or ENCODINGS[encoding].default_rate_hz)
 
 

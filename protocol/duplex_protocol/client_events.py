@@ -25,6 +25,9 @@ def decode_event(event: Json, *, native: bool) -> c.Command:
     said_id = event.get("event_id")
     event_id = said_id if isinstance(said_id, str) else None
     try:
+        row = NEVER_FOLDED.get(event["type"])
+        if row is not None:
+            return row.build(Said(row.fields.read(event), event, event_id, native))
         folded = fold(event)
         row = CLIENT_EVENTS.get(folded.name)
         if row is None:
@@ -235,3 +238,6 @@ CLIENT_EVENTS: Final[dict[str, ClientRow]] = {
         ),
     ),
 }
+
+NEVER_FOLDED: Final = {name: row for name, row in CLIENT_EVENTS.items() if name != "turn.signal"}
+"""Canonical names, which folding leaves as they are: only a turn signal may stand for another event."""

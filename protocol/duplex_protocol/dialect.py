@@ -55,12 +55,14 @@ class Projected:
 
     ``droppable`` marks audio and transcript deltas, which the journal removes unnumbered when their epoch ends; they
     stand or fall together (one transcript delta per audio delta). ``numbered`` is false for the few events that carry
-    no ``server_event_seq`` (contract 15.1).
+    no ``server_event_seq`` (contract 15.1). ``size``: about how many bytes they will be on the wire, where the
+    projection knows it without looking; 0 = it does not.
     """
 
     frames: tuple[Json, ...]
     droppable: bool = False
     numbered: bool = True
+    size: int = 0
 
 
 class Dialect(Protocol):

@@ -13,7 +13,7 @@ import trio
 
 from duplex_protocol import commands as cmd
 from duplex_protocol import wire
-from duplex_protocol.audio_formats import AudioFormat
+from duplex_protocol.audio_formats import append_format
 from duplex_protocol.dialect import Dialect
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.realtime import RealtimeDialect
@@ -25,7 +25,7 @@ from trio_duplex.server.auth import Gate
 from trio_duplex.server.secrets import ClientSecrets, TooManySecrets, bind, parse_secret_request
 from trio_duplex.session.core import Session
 
-__all__ = ["Access", "AudioBudget"]
+__all__ = ["Access", "AudioBudget", "bound_command", "check_rate"]
 
 
 @attrs.define(eq=False)
@@ -97,23 +97,15 @@ class Access:
             for session in opened:
                 self._owners[session] = owner
 
-    def check_rate(self, session: Session, command: cmd.Command) -> None:
-        """Raises ``input_backpressure`` for audio that comes faster than a session may send it for long."""
+    def budget(self, session: Session) -> AudioBudget | None:
+        """How much audio a session may send, whichever sockets it comes by; None: as much as it likes."""
         factor = self.limits.max_input_speed
-        if factor is None or not isinstance(command, cmd.AppendAudio):
-            return
+        if factor is None:
+            return None
         budget = self._budgets.get(session)
         if budget is None:
             budget = self._budgets[session] = AudioBudget(factor, self.limits.input_burst_s * 1000)
-        # The format may still change with an update that waits ahead of this: for a bound the present one will do.
-        fmt = session.config.input_format
-        fmt = AudioFormat(command.encoding or fmt.encoding, command.rate_hz or fmt.rate_hz)
-        if not budget.take(fmt.duration_ms(len(command.audio))):
-            raise RemoteProtocolError(
-                "input_backpressure",
-                f"audio comes faster than {factor:g} times real time",
-                event_id=command.event_id,
-            )
+        return budget
 
     # --- POST /v1/realtime/client_secrets ---
 
@@ -149,9 +141,21 @@ class Access:
             raise RemoteProtocolError("model_not_found", message, param="session.model")
 
 
-def bound_command(command: cmd.Command, bound: Json) -> cmd.Command:
-    """A ``session.update`` with the bound fields in their place; anything else as it is."""
-    if not bound or not isinstance(command, cmd.UpdateSession):
+def check_rate(budget: AudioBudget, session: Session, command: cmd.AppendAudio) -> None:
+    """Raises ``input_backpressure`` for audio that comes faster than a session may send it for long."""
+    # The format may still change with an update that waits ahead of this: for a bound the present one will do.
+    fmt = append_format(session.config.input_format, command.encoding, command.rate_hz)
+    if not budget.take(fmt.duration_ms(len(command.audio))):
+        raise RemoteProtocolError(
+            "input_backpressure",
+            f"audio comes faster than {budget.factor:g} times real time",
+            event_id=command.event_id,
+        )
+
+
+def bound_command(command: cmd.UpdateSession, bound: Json) -> cmd.UpdateSession:
+    """A ``session.update`` with the bound fields in their place."""
+    if not bound:
         return command
     return attrs.evolve(command, session=bind(command.session, {k: v for k, v in bound.items() if k != "type"}))
 

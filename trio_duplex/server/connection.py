@@ -12,11 +12,12 @@ import structlog
 import trio
 
 from duplex_protocol import wire
+from duplex_protocol.commands import AppendAudio, UpdateSession
 from duplex_protocol.dialect import MAX_EVENT_BYTES
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Json
 from trio_duplex.hub import Hub
-from trio_duplex.server.access import Access, bound_command
+from trio_duplex.server.access import Access, AudioBudget, bound_command, check_rate
 from trio_duplex.server.handshake import Entrance, Handshake, HandshakeEnded
 from trio_duplex.server.socket import SocketGone, SocketLike, payload_bytes
 from trio_duplex.session.attachment import Attachment
@@ -41,6 +42,7 @@ class Connection:
     """The server's bounds per key and session; None where the caller is trusted."""
     _bound: Json = attrs.field(factory=dict, init=False, repr=False)
     """What the key that opened this connection is bound to; it holds when the key has expired meanwhile."""
+    _budget: AudioBudget | None = attrs.field(default=None, init=False, repr=False)
 
     async def run(self) -> None:
         """Shake hands, then converse. Cancellation: the session is detached, not ended."""
@@ -50,6 +52,8 @@ class Connection:
         if entrance is None:
             return
         session, attachment = entrance.session, entrance.attachment
+        if self.access is not None:
+            self._budget = self.access.budget(session)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read, entrance, nursery.cancel_scope)
@@ -124,8 +128,10 @@ class Connection:
     def _take(self, session: Session, event: Json) -> None:
         """Decode one parsed client event and post its commands, in order."""
         for command in session.dialect.decode(event):
-            if self.access is not None:
-                self.access.check_rate(session, command)
+            if isinstance(command, AppendAudio):
+                if self._budget is not None:
+                    check_rate(self._budget, session, command)
+            elif isinstance(command, UpdateSession):
                 command = bound_command(command, self._bound)
             session.post(command)
 

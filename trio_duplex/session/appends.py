@@ -78,7 +78,7 @@ async def append_audio(session: Session, command: cmd.AppendAudio) -> None:
         # What is still all in the filter of the rate conversion is judged as it came: it is not empty (9.2).
         speech, vad = verdict(session, hints, samples if len(samples) else decode_samples(audio, fmt)), None
     chunk = Chunk(samples, duration_ms, hints, frames, speech, vad)
-    if await overlapped(session, chunk):
+    if not may_overlap(session, chunk) or await overlapped(session, chunk):
         take(session, chunk)
     session.clock_ms += duration_ms
     if heard is not None:
@@ -97,9 +97,12 @@ async def decoded(session: Session, audio: bytes, fmt: AudioFormat) -> FloatAudi
 
     Raises ``runtime_append_failed`` then. Cancellation: the session is ending.
     """
+    hearing = session.hearing
+    if hearing.is_short(audio, fmt):
+        return hearing.decode_short(audio, fmt)
     with session.bind(math.inf):
-        return await session.hearing.decode(audio, fmt)
-    session.hearing.reset()
+        return await hearing.decode(audio, fmt)
+    hearing.reset()
     raise RemoteProtocolError("runtime_append_failed", "a command behind this append could not wait for it")
 
 
@@ -147,7 +150,7 @@ def usable_frames(session: Session, frames: tuple[str, ...]) -> tuple[str, ...]:
 def check_room(session: Session, fmt: AudioFormat, size: int) -> None:
     """Bound one append, and what the session itself holds back, in bytes of PCM16 at the model's rate (16.3)."""
     limit = session.settings.max_pending_input_bytes_per_session
-    new = size // fmt.bytes_per_sample * session.plugin.unit.input_rate_hz // fmt.rate_hz
+    new = size // fmt.bytes_per_sample * session.input_rate_hz // fmt.rate_hz
     held = session.held_samples if session.holds_input else 0
     if (held + new) * BYTES_PER_SAMPLE > limit:
         raise RemoteProtocolError("input_backpressure", f"more than {limit} bytes of audio wait for their commit")
@@ -176,10 +179,16 @@ def possible_hints(session: Session, command: cmd.AppendAudio) -> cmd.AppendHint
 # --- overlap ------------------------------------------------------------------------------------------------------
 
 
+def may_overlap(session: Session, chunk: Chunk) -> bool:
+    """Whether there is an answer to be overlapped, and somebody to look; most appends are told here already."""
+    if session.traits.turn_based or not response_active(session):
+        return False
+    # A model that answers by itself and cannot be interrupted decides alone (contract 11; see :func:`evaluated`).
+    return session.capabilities.supports_barge_in or not session.config.auto_response
+
+
 async def overlapped(session: Session, chunk: Chunk) -> bool:
     """Apply the overlap policy; false when the append is not to be kept. Cancellation: the session is ending."""
-    if session.traits.turn_based or not response_active(session):
-        return True
     hints = chunk.hints
     overlap = Overlap(
         policy=session.config.overlap_policy,
@@ -265,14 +274,15 @@ def forget_overlap(session: Session) -> None:
 def take(session: Session, chunk: Chunk) -> None:
     """Keep the append: hand it to the model or hold it, count it, and announce the first speech of an item."""
     buffer, hints = session.input, chunk.hints
+    holds, judges = session.holds_input, session.judges_speech
     idle_silence = (
-        session.holds_input
+        holds
         and not session.traits.turn_based
         and session.detector is None
         and not chunk.speech
         and buffer.speech_ms == 0
     )
-    if session.holds_input and session.detector is not None:
+    if holds and session.detector is not None:
         if chunk.frames:
             buffer.frames.append(chunk.frames)
     elif not idle_silence:
@@ -287,9 +297,9 @@ def take(session: Session, chunk: Chunk) -> None:
         buffer.speech_ms += chunk.duration_ms
         if response_active(session):
             buffer.overlap_ms += chunk.duration_ms
-    if hints.transcript and (chunk.speech or not session.judges_speech):
+    if hints.transcript and (chunk.speech or not judges):
         buffer.add_hint(hints.transcript)
-    if chunk.speech and session.judges_speech and session.detector is None:
+    if chunk.speech and judges and session.detector is None:
         open_speech(session, hints.audio_start_ms or 0)
     if session.generation is None:
         session.turn_state = "user_speaking"

@@ -17,6 +17,8 @@ from trio_duplex.samples import decode_samples, decode_wav, encode_samples, floa
 STEP_SAMPLES: Final = 16_384
 """Input samples that are decoded without a checkpoint: a few ms of work at any pair of rates (contract 24, 9)."""
 
+PCM16: Final = np.dtype("<i2")
+
 
 def unwrapped(audio: bytes, fmt: AudioFormat, *, param: str = "audio") -> tuple[bytes, AudioFormat]:
     """A WAV file as the PCM16 that it holds, at the rate that it names; every other format as it came.
@@ -48,9 +50,9 @@ class InputDecoder:
         Long audio is decoded in steps with a checkpoint between them, so that no other session waits for it.
         Cancellation: the samples are lost; call :meth:`reset`.
         """
+        if self.is_short(audio, fmt):
+            return self.decode_short(audio, fmt, param=param)
         step = STEP_SAMPLES * fmt.bytes_per_sample
-        if len(audio) <= step:
-            return self._push(decode_samples(audio, fmt, param=param), fmt)
         if fmt.encoding == "pcm_f32le":  # the one that can be wrong in its middle
             for start in range(0, len(audio), step):
                 decode_samples(audio[start : start + step], fmt, param=param)
@@ -60,6 +62,15 @@ class InputDecoder:
             blocks.append(self._push(decode_samples(audio[start : start + step], fmt, param=param), fmt))
             await trio.lowlevel.checkpoint()
         return np.concatenate(blocks)
+
+    @staticmethod
+    def is_short(audio: bytes, fmt: AudioFormat) -> bool:
+        """Whether it can be decoded in one step."""
+        return len(audio) <= STEP_SAMPLES * fmt.bytes_per_sample
+
+    def decode_short(self, audio: bytes, fmt: AudioFormat, *, param: str = "audio") -> FloatAudio:
+        """As :meth:`decode`, without a checkpoint, for audio that :meth:`is_short`."""
+        return self._push(decode_samples(audio, fmt, param=param), fmt)
 
     def _push(self, samples: FloatAudio, fmt: AudioFormat) -> FloatAudio:
         if fmt.rate_hz == self._model_rate_hz:
@@ -98,6 +109,8 @@ class OutputEncoder:
         ``last`` also gives out what the resampler still holds, so that no tail is lost.
         """
         if self._resampler is None:
+            if self._format.encoding == "pcm16" and audio.dtype == PCM16:
+                return audio.tobytes(), len(audio)
             return encode_samples(audio, self._format), len(audio)
         samples = self._resampler.push(float_from_int16(audio))
         if last:

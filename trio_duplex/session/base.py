@@ -133,8 +133,10 @@ class SessionBase:
         self.tool_answer_unasked = False
         self.stale_calls: set[str] = set()
         self.draining = False
-        self.hearing = InputDecoder(plugin.unit.input_rate_hz)
-        self.output = OutputEncoder(plugin.unit.output_rate_hz)
+        unit = plugin.unit
+        self.input_rate_hz = unit.input_rate_hz
+        self.hearing = InputDecoder(unit.input_rate_hz)
+        self.output = OutputEncoder(unit.output_rate_hz)
         self.strict = strict
 
         self.mailbox: Mailbox[Internal] = Mailbox(settings.mailbox_limits)

@@ -29,7 +29,11 @@ onset that was inside the committed turn began earlier: it takes three frames to
 
 async def heard(session: Session, result: model.ModelResult) -> None:
     """Apply one model result. Cancellation: the session is ending; the rest of what it causes is left out."""
-    if isinstance(result, model.SpeechStarted):
+    if isinstance(result, model.Spoke):  # first the two that come a dozen times a second
+        spoke(session, result)
+    elif isinstance(result, model.Listened):
+        listened(session, result)
+    elif isinstance(result, model.SpeechStarted):
         await speech_started(session, result)
     elif isinstance(result, model.SpeechStopped):
         session.heard_ms = max(session.heard_ms, result.audio_end_ms)
@@ -38,12 +42,8 @@ async def heard(session: Session, result: model.ModelResult) -> None:
         turn_ended(session, result)
     elif isinstance(result, model.TurnTranscribed):
         turn_transcribed(session, result.turn)
-    elif isinstance(result, model.Listened):
-        listened(session, result)
     elif isinstance(result, model.ModelFailed):
         model_failed(session, result)
-    elif isinstance(result, model.Spoke):
-        spoke(session, result)
     elif isinstance(result, model.ControlReported):
         session.emit(ev.RuntimeControl(session_id=session.id, epoch=session.epoch.number, result=result.result))
     else:

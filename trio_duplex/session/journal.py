@@ -109,7 +109,7 @@ class Journal:
         """Add one entry at the end. ``epoch`` and ``tag`` let :meth:`drop_epoch` find and report it."""
         if self.closed or not projected.frames:
             return
-        size = _estimate(projected)
+        size = projected.size or _estimate(projected)
         now_s = trio.current_time()
         self._pending.append(_Pending(projected, epoch, tag, size, now_s))
         self._pending_bytes += size

@@ -110,7 +110,8 @@ class Response:
         self.out_samples += samples
         end_ms = self.out_samples * 1000 // self.output_format.rate_hz
         self.deltas.append(Delta("audio", text, end_ms))
-        self.marks = merge_marks(self.marks, marks)
+        if marks:
+            self.marks = merge_marks(self.marks, marks)
         self.ledger.sent(end_ms)
         return end_ms
 

@@ -11,6 +11,7 @@ from trio_duplex.models.plugin import FloatAudio, InputUnit, SessionOverloaded, 
 
 WAITING_UNITS = 8
 """Units of input that may wait for a model that takes none before an append is refused."""
+_NOTHING: FloatAudio = np.zeros(0, np.float32)
 
 
 class UnitFeed:
@@ -22,7 +23,7 @@ class UnitFeed:
     def __init__(self, model: UnitSession, unit: Unit, *, listen_units: int = 0) -> None:
         self._model = model
         self._unit_samples = unit.input_rate_hz * unit.period_ms // 1000
-        self._rest = np.zeros(0, np.float32)
+        self._rest: FloatAudio = _NOTHING
         self._frames: deque[tuple[str, ...]] = deque()
         self._listen_units = listen_units
         self.last_input_s = trio.current_time()
@@ -45,7 +46,7 @@ class UnitFeed:
             self._hand_over(epoch, is_speech=None, force_listen=False)
             if len(self._rest) >= WAITING_UNITS * self._unit_samples:
                 raise SessionOverloaded("the model takes no more units")
-        self._rest = np.concatenate([self._rest, samples])
+        self._rest = np.concatenate([self._rest, samples]) if len(self._rest) else samples
         if frames:
             self._frames.append(frames)
         self.last_input_s = trio.current_time()
@@ -67,13 +68,15 @@ class UnitFeed:
 
     def drop(self) -> None:
         """Forget the begun unit and frames that wait."""
-        self._rest = np.zeros(0, np.float32)
+        self._rest = _NOTHING
         self._frames.clear()
 
     def _hand_over(self, epoch: int, *, is_speech: bool | None, force_listen: bool) -> None:
         """Hand over whole units; those that the model does not take stay and are tried again with later input."""
-        while len(self._rest) >= self._unit_samples:
-            block, rest = self._rest[: self._unit_samples], self._rest[self._unit_samples :]
+        size = self._unit_samples
+        while len(self._rest) >= size:
+            whole = len(self._rest) == size
+            block, rest = (self._rest, _NOTHING) if whole else (self._rest[:size], self._rest[size:])
             try:
                 self._submit(block, epoch, is_speech, force_listen, silence=False)
             except SessionOverloaded:

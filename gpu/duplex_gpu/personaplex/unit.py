@@ -43,6 +43,19 @@ _FEEDING = UnitOutput(0, "", None, 0.0, ready=False)
 _FAILED = UnitOutput(0, "", None, 0.0, "kv_exhausted")
 
 
+def _levels(pcm: Pcm) -> npt.NDArray[np.int16]:
+    """Samples of all rows as 16-bit levels, rounded and clipped: here in one go, and without the interpreter's lock.
+
+    Numbers that are not finite give any level.
+    """
+    scaled = pcm * np.float32(32768.0)
+    np.rint(scaled, out=scaled)
+    np.minimum(scaled, 32767, out=scaled)
+    np.maximum(scaled, -32768, out=scaled)
+    with np.errstate(invalid="ignore"):
+        return scaled.astype(np.int16)
+
+
 class PersonaPlexUnit:
     """Implements the unit-step protocol of the model thread: `max_rows`, `warm_up`, `reset`, `run`.
 
@@ -284,7 +297,8 @@ class PersonaPlexUnit:
     def _collect(self, slots: list[int], fresh: npt.NDArray[np.bool_]) -> list[UnitOutput]:
         host = self.engine.outputs.host
         count = len(slots)
-        pcm = host["pcm"][:count].copy()
+        pcm: npt.NDArray[np.float32] = host["pcm"][:count].astype(np.float32)
+        levels = _levels(pcm)
         energies = host["energy"][:count, 0].tolist()
         broken = host["broken"][:count, 0].tolist()
         ids = host["tokens"][:count, 0].tolist()
@@ -297,7 +311,7 @@ class PersonaPlexUnit:
             else:
                 token = int(ids[i])
                 text = "" if token in SILENT_IDS else self._transcripts[slot].add(token)
-                outputs.append(UnitOutput(token, text, pcm[i], float(energies[i])))
+                outputs.append(UnitOutput(token, text, pcm[i], energies[i], levels=levels[i]))
         return outputs
 
     def _grow(self, slots: list[int]) -> set[int]:

@@ -18,9 +18,10 @@ class UnitOutput:
 
     `text_id` is the text token of this frame (0 and 3 carry no text) and `text` what it adds to the transcript; `pcm`
     float32 [1920] at 24 kHz, None where there is no audio yet (the very first column of a session without prompts) or
-    the row failed; `energy` its RMS. `failure` is None, `"not_finite"` (the row's numbers broke: reset the slot) or
-    `"kv_exhausted"` (no memory for its next column or its prompt: the row did not run). Failures concern their own row
-    only. `ready` is False while a prompt is still being fed: send `FeedPrompt` until it is True.
+    the row failed; `levels` the same as int16, where the step has converted it; `energy` its RMS. `failure` is None,
+    `"not_finite"` (the row's numbers broke: reset the slot) or `"kv_exhausted"` (no memory for its next column or its
+    prompt: the row did not run). Failures concern their own row only. `ready` is False while a prompt is still being
+    fed: send `FeedPrompt` until it is True.
     """
 
     text_id: int
@@ -29,6 +30,7 @@ class UnitOutput:
     energy: float
     failure: str | None = None
     ready: bool = True
+    levels: npt.NDArray[np.int16] | None = None
 
     @property
     def not_finite(self) -> bool:

@@ -87,6 +87,8 @@ class Backend:
             content=orjson.dumps(body),
             headers={"Content-Type": "application/json"},
         )
+        # When the whole server is cancelled the client may have been closed before this task's first step.
+        await trio.lowlevel.checkpoint_if_cancelled()
         with trio.move_on_at(deadline_s):
             response = await self._client.send(request, stream=True)
         if response is None:

@@ -92,6 +92,7 @@ class PersonaPlexSession:
         self._turn_start_units = 0
         self._closed = self._gone = False
         self._wake = trio.Event()
+        self._pause = trio.CancelScope()
         self.account = DeadlineAccount()
         """A unit's result is due one period after the unit was fed."""
         self.silence_units = 0
@@ -176,10 +177,7 @@ class PersonaPlexSession:
         task_status.started()
         while True:
             self._wake = trio.Event()
-            due_s = self._clock.silence_s
-            if self._backlog and len(self._under_way) < UNDER_WAY:
-                due_s = min(due_s, self._clock.release_s)
-            with trio.move_on_at(due_s):
+            with trio.move_on_at(self._due_s()) as self._pause:
                 await self._wake.wait()
             self._feed_backlog()
             now_s = trio.current_time()
@@ -188,6 +186,13 @@ class PersonaPlexSession:
                 if len(self._under_way) < UNDER_WAY:
                     self.silence_units += 1
                     self._feed(None, _UnderWay(self._epoch, False))
+
+    def _due_s(self) -> float:
+        """When the beat has something to do, if nothing comes before."""
+        due_s = self._clock.silence_s
+        if self._backlog and len(self._under_way) < UNDER_WAY:
+            due_s = min(due_s, self._clock.release_s)
+        return due_s
 
     async def aclose(self) -> None:
         """Give the slot back. Cancellation: everything is done before the one checkpoint."""
@@ -223,6 +228,8 @@ class PersonaPlexSession:
             unit = self._backlog.popleft()
             self._clock.fed(now_s, waiting=bool(self._backlog))
             self._feed(unit.audio, _UnderWay(unit.epoch, unit.force_listen))
+            # While units come in time the beat is only put off, never woken.
+            self._pause.deadline = self._due_s()
 
     def _feed(self, audio: FloatAudio | None, about: _UnderWay) -> None:
         if self._gone or self._closed:
@@ -267,8 +274,9 @@ class PersonaPlexSession:
             self._listened += 1
             return Listened(epoch=about.epoch, turn_done=self._listened % GIVES_UP_FRAMES == 0)
         self._listened = 0
-        pcm = output.pcm[:0] if about.force_listen else output.pcm
-        speech = Speech(audio=int16_from_float(pcm), text=output.text, end_of_turn=verdict == "end")
+        levels = output.levels if output.levels is not None else int16_from_float(output.pcm)
+        audio = levels[:0] if about.force_listen else levels
+        speech = Speech(audio=audio, text=output.text, end_of_turn=verdict == "end")
         return Spoke(epoch=about.epoch, speech=speech)
 
     def _tell(self, result: ModelResult) -> None:
