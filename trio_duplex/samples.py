@@ -25,7 +25,7 @@ IntAudio = npt.NDArray[np.int16]
 FULL_SCALE: Final = 32768.0
 _STEP: Final = np.float32(1.0 / FULL_SCALE)
 _MOST, _MOST_NEGATIVE = np.float32(1.0), np.float32(-1.0)
-_INTEGERS, _FLOATS = np.dtype("<i2"), np.dtype("<f4")
+_INTEGERS, _FLOATS, _INT16 = np.dtype("<i2"), np.dtype("<f4"), np.dtype(np.int16)
 
 
 def decode_samples(audio: bytes, fmt: AudioFormat, *, param: str = "audio") -> FloatAudio:
@@ -106,8 +106,8 @@ def int16_from_float(audio: npt.NDArray[np.floating]) -> IntAudio:
 
 
 def _int16(audio: FloatAudio | IntAudio) -> IntAudio:
-    if audio.dtype == np.int16:
-        return np.ascontiguousarray(audio, np.int16)
+    if audio.dtype == _INT16:
+        return np.ascontiguousarray(audio)
     return int16_from_float(audio.astype(np.float32, copy=False))
 
 

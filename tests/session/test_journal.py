@@ -169,3 +169,60 @@ async def test_cancelled_wait_takes_nothing(autojump_clock: trio.testing.MockClo
         scope.cancel()
         await cursor.next()
     assert drain(cursor) == [("a", 1)]
+
+
+def kinds(batch: list[bytes]) -> list[str]:
+    return [orjson.loads(data)["type"] for data in batch]
+
+
+async def test_a_batch_is_what_is_ready_up_to_the_next_droppable_entry(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal()
+    cursor = log.cursor(0)
+    log.append(Projected(frames=({"type": "created"}, {"type": "added"})))
+    log.append(one("speak"))
+    for number in range(2):
+        pair = ({"type": f"audio{number}"}, {"type": f"words{number}"})
+        log.append(Projected(frames=pair, droppable=True), epoch=0, tag=number)
+    log.append(one("listen"))
+    assert kinds(cursor.next_batch_nowait()) == ["created", "added", "speak"]
+    assert log.head == 3, "no delta has a number before it stands first"
+    assert kinds(cursor.next_batch_nowait()) == ["audio0", "words0"]
+    assert log.drop_epoch(0) == [1]
+    log.append(one("done"))
+    assert kinds(cursor.next_batch_nowait()) == ["listen", "done"]
+    assert log.head == 7
+    with pytest.raises(trio.WouldBlock):
+        cursor.next_batch_nowait()
+    assert kinds(log.cursor(2).next_batch_nowait())[:3] == ["speak", "audio0", "words0"], "a replay is one batch"
+
+
+async def test_a_batch_is_bounded(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal()
+    cursor = log.cursor(0)
+    for _ in range(5):
+        log.append(Projected(frames=({"type": "big", "value": "x" * 30_000},)))
+    assert [len(cursor.next_batch_nowait()) for _ in range(2)] == [3, 2]
+
+
+async def test_waiting_for_a_batch_ends_with_the_journal_and_takes_nothing_when_cancelled(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    log = journal()
+    cursor = log.cursor(0)
+    with trio.move_on_after(1):
+        await cursor.next_batch()
+    log.append(one("a"))
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await cursor.next_batch()
+    assert log.head == 0
+    assert kinds(await cursor.next_batch()) == ["a"]
+    async with trio.open_nursery() as nursery:
+
+        async def end() -> None:
+            await trio.sleep(1)
+            log.close()
+
+        nursery.start_soon(end)
+        with pytest.raises(trio.EndOfChannel):
+            await cursor.next_batch()

@@ -238,7 +238,7 @@ class ServerSocket:
             try:
                 if take(message):
                     return
-            except Exception as error:  # noqa: BLE001  (it belongs to the task that waits below)
+            except Exception as error:  # noqa: BLE001  (border of the reading task; the one that waits below raises it)
                 failure = error
             websocket.pass_to(_nothing)
             scope.cancel()

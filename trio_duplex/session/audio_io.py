@@ -17,8 +17,6 @@ from trio_duplex.samples import decode_samples, decode_wav, encode_samples, floa
 STEP_SAMPLES: Final = 16_384
 """Input samples that are decoded without a checkpoint: a few ms of work at any pair of rates (contract 24, 9)."""
 
-PCM16: Final = np.dtype("<i2")
-
 
 def unwrapped(audio: bytes, fmt: AudioFormat, *, param: str = "audio") -> tuple[bytes, AudioFormat]:
     """A WAV file as the PCM16 that it holds, at the rate that it names; every other format as it came.
@@ -109,8 +107,6 @@ class OutputEncoder:
         ``last`` also gives out what the resampler still holds, so that no tail is lost.
         """
         if self._resampler is None:
-            if self._format.encoding == "pcm16" and audio.dtype == PCM16:
-                return audio.tobytes(), len(audio)
             return encode_samples(audio, self._format), len(audio)
         samples = self._resampler.push(float_from_int16(audio))
         if last:
