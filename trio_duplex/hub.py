@@ -14,6 +14,7 @@ from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.values import Json
 from duplex_protocol.wire import encode
 from trio_duplex.models.plugin import ModelPlugin, OpenRefused
+from trio_duplex.reaper import Reaper
 from trio_duplex.session.attachment import Attachment
 from trio_duplex.session.core import Session
 from trio_duplex.session.ids import IdSource
@@ -61,6 +62,8 @@ class HubStatistics:
     max_sessions: int
     opened: int
     refused: int
+    kept_slots: int
+    """Sessions that ended but whose slot the model has not given back; the reaper goes on asking for it."""
     deadline_units: int
     deadline_misses: int
 
@@ -84,6 +87,7 @@ class Hub:
         self.scorer = scorer
         self.settings = settings
         self.tally = Tally()
+        self.reaper = Reaper(settings.reaper_interval_s)
         self.ids = IdSource(id_seed)
         self.ready = trio.Event()
         self._sessions: dict[str, Session] = {}
@@ -111,6 +115,7 @@ class Hub:
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            await nursery.start(self.reaper.run, name="reaper")
             nursery.start_soon(self._run_model, name=f"model {self.plugin.name}")
             if self.scorer is not None:
                 nursery.start_soon(self.scorer.run, name="speech detector")
@@ -147,6 +152,7 @@ class Hub:
         self._stopping.set()
         for session in list(self._sessions.values()):
             session.request_end("server_shutdown")
+        self.reaper.hurry()
 
     async def _wait_empty(self) -> None:
         while self._occupied:
@@ -201,6 +207,7 @@ class Hub:
             ids=self.ids,
             encode=self.encode,
             released=release,
+            kept=self.reaper.keep,
             opened_by_update=opened_by_update,
             strict=strict,
             scorer=self.scorer,
@@ -339,6 +346,7 @@ class Hub:
             "admits": healthy and self._occupied < self.settings.session_limit,
             "sessions": self._occupied,
             "max_sessions": self.settings.max_sessions,
+            "kept_slots": self.reaper.kept,
             **model.detail,
         }
 
@@ -352,6 +360,7 @@ class Hub:
             max_sessions=self.settings.session_limit,
             opened=self.opened,
             refused=self.refused,
+            kept_slots=self.reaper.kept,
             deadline_units=self.tally.deadline_units + sum(account.units for account in live),
             deadline_misses=self.tally.deadline_misses + sum(account.missed for account in live),
         )

@@ -76,7 +76,7 @@ ERROR_MEANINGS: Final[dict[str, str]] = {
     "runtime_signal_failed": "an engine signal failed",
     "runtime_abort_failed": "the engine could not abort",
     "runtime_touch_failed": "the engine's lease could not be renewed",
-    "runtime_close_failed": "cleaning up in the engine failed",
+    "runtime_close_failed": "cleaning up in the engine failed; the slot is kept, and the end is told when it worked",
     "runtime_native_stage_role_required": "the deployment has no native lane",
     "runtime_native_runner_kv_required": "the deployment cannot hold a native session's state",
     "response_error": "an answer of the chat lane could not be used",

@@ -76,9 +76,9 @@ async def test_a_wrong_listen_count_takes_no_slot(count: object, autojump_clock:
         assert plugin.open_slots == 1
 
 
-@pytest.mark.parametrize("failures", [1, 1_000])
-async def test_a_close_that_fails_hurts_nobody_else(failures: int, autojump_clock: trio.testing.MockClock) -> None:
-    """It is tried again; when that does not help, its client is told, and other sessions go on."""
+async def test_a_close_that_fails_once_hurts_nobody(autojump_clock: trio.testing.MockClock) -> None:
+    """It is tried again, and that is that; what never works is in test_reaper."""
+    failures = 1
 
     async def aclose(self: ScriptedSession) -> None:
         nonlocal failures
@@ -96,12 +96,11 @@ async def test_a_close_that_fails_hurts_nobody_else(failures: int, autojump_cloc
             other = await talk.hub.open_session(dialect, dialect.parse_open(AUTO, talk.hub.plugin.defaults))
             reader = Reader(other.attach(0))
             talk.nursery.start_soon(reader.run)
-            lost = failures > 1
             began = trio.current_time()
             talk.send("session.close")
             await talk.reader.until("session.closed")
             assert trio.current_time() - began <= CLEANUP_TIMEOUT_S + 0.01
-            assert [e["error"]["code"] for e in talk.reader.of("error")] == ["runtime_close_failed"] * lost
+            assert [e["error"]["code"] for e in talk.reader.of("error")] == []
             assert talk.reader.types[-1] == "session.closed"
             for command in other.dialect.decode({"type": "session.heartbeat"}):
                 other.post(command)

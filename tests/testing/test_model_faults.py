@@ -40,8 +40,9 @@ async def converse(socket: MemoryClientSocket, session_id: str, *, interrupt: bo
                 with trio.move_on_after(60):
                     await socket.until("response.done")
         await socket.send({"type": "session.close"})
-        while True:
-            await socket.receive()
+        with trio.move_on_after(60):
+            while True:
+                await socket.receive()
     except SocketGone:
         pass
 
@@ -112,7 +113,12 @@ FAULTS = {
         [],
     ),
     "close takes 3 s": (Fault(where="close", slower=3), [], "session_close", ["completed", "completed"]),
-    "close never returns": (Fault(where="close", slower=1e6), [], "session_close", ["completed", "completed"]),
+    "close never returns": (
+        Fault(where="close", slower=1e6),
+        ["runtime_close_failed"],
+        None,
+        ["completed", "completed"],
+    ),
 }
 
 

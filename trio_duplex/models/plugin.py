@@ -354,7 +354,11 @@ class ModelSession(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Give the slot back; idempotent. Cancellation: safe, the slot is given back before any checkpoint."""
+        """Give the slot back; returns only when it is back, and does nothing from then on.
+
+        Raises, or does not return in time: the slot counts as taken, and the reaper tries again (contract 22).
+        Cancellation: safe; a model that needs no waiting gives the slot back before any checkpoint.
+        """
         ...
 
 

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from trio_duplex.hub import Hub
 from trio_duplex.models.plugin import RunsModelThreads
+from trio_duplex.session.core import Session
 
 __all__ = ["MetricsPage"]
 
@@ -25,7 +26,7 @@ PREFIX: Final = "trio_duplex_"
 TICK_S: Final = 0.1
 """How often the event loop's lateness is looked at."""
 LATENESS_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 1.0)
-SESSION_STATES: Final = ("attached", "detached", "closing")
+SESSION_STATES: Final = ("attached", "detached", "closing", "cleanup_failed")
 
 
 class LoopLateness:
@@ -88,8 +89,7 @@ class MetricsPage(Collector):
         yield _gauge("healthy", "1 while GET /health answers 200.", float(healthy))
         states = dict.fromkeys(SESSION_STATES, 0)
         for session in hub.sessions():
-            state = "closing" if session.ending else "detached" if session.attachment is None else "attached"
-            states[state] += 1
+            states[_state(session)] += 1
         family = GaugeMetricFamily(PREFIX + "sessions", "Sessions that hold a place now.", labels=["state"])
         for state, count in states.items():
             family.add_metric([state], count)
@@ -110,6 +110,9 @@ class MetricsPage(Collector):
         yield _by("resumes", "Attempts to resume: ok, or why not.", "result", tally.resumes)
         yield _counter("journal_overflows", "Sessions that told their client to resync.", tally.journal_overflows)
         yield _counter("readers_left_behind", "Sockets that read too slowly.", tally.readers_left_behind)
+        reaper = self._hub.reaper
+        yield _counter("cleanup_failures", "Sessions whose slot did not come back at their end.", reaper.failures)
+        yield _counter("cleanup_retries", "How often such a slot was asked for again.", reaper.retries)
         yield _counter("received_bytes", "Payload of WebSocket messages from clients.", tally.received_bytes)
         yield _counter("sent_bytes", "Payload of WebSocket messages to clients.", tally.sent_bytes)
 
@@ -151,6 +154,12 @@ class MetricsPage(Collector):
                     {"0.5": numbers.lateness_ms_p50, "0.99": numbers.lateness_ms_p99, "1": numbers.lateness_ms_max},
                 )
         yield from (steps, seconds, rows, failed, missed, queued, alive, step, late)
+
+
+def _state(session: Session) -> str:
+    if session.cleanup_failed:
+        return "cleanup_failed"
+    return "closing" if session.ending else "detached" if session.attachment is None else "attached"
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import attrs
 import structlog
@@ -35,6 +36,9 @@ from trio_duplex.session.tokens import ResumeTokens
 from trio_duplex.session.unit_feed import UnitFeed
 from trio_duplex.session.work import WaitingUtterance, Work
 from trio_duplex.vad_scorer import VadScorer
+
+if TYPE_CHECKING:
+    from trio_duplex.session.core import Session
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +87,7 @@ class SessionBase:
         ids: IdSource,
         encode: EncodeFrame,
         released: Callable[[], None],
+        kept: Callable[[Session], None],
         opened_by_update: bool = True,
         strict: bool = True,
         scorer: VadScorer | None = None,
@@ -100,6 +105,7 @@ class SessionBase:
         self.opened_by_update = opened_by_update
         self.encode = encode
         self._released = released
+        self._kept = kept
         self.tally = Tally() if tally is None else tally
 
         self.state: SessionState = "open"
@@ -149,6 +155,8 @@ class SessionBase:
         self.tokens = ResumeTokens()
         self.model: ModelSession
         self.has_slot = False
+        self.cleanup_failed = False
+        self.gave_up = False
         self.ended = trio.Event()
         self.close_reason: str | None = None
         self._end: EndRequest | None = None

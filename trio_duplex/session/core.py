@@ -75,9 +75,10 @@ class Session(SessionBase):
     """One conversation. Created by the hub, run in the hub's nursery, visited by sockets.
 
     ``released`` is called once when the model's slot is back and before the terminal event is written, so that a
-    client which saw the end may reopen at once (O16). ``strict``: the seed's own refusals; false for clients of the
-    plain OpenAI view, for which contract 25 asks as few errors as possible. ``scorer``: the hub's speech detector, for
-    models that do not detect speech themselves.
+    client which saw the end may reopen at once (O16). ``kept`` is called instead when the slot did not come back: who
+    takes it calls :meth:`reap` now and then, and :meth:`give_up` when there will be no other time. ``strict``: the
+    seed's own refusals; false for clients of the plain OpenAI view, for which contract 25 asks as few errors as
+    possible. ``scorer``: the hub's speech detector, for models that do not detect speech themselves.
     """
 
     # --- the session's own life ---
@@ -209,21 +210,50 @@ class Session(SessionBase):
         await epochs.advance_epoch(self, end.cancel_reason or end.reason, reopen=False)
 
     async def _finish(self) -> None:
-        """Give everything back, then say the one terminal event.
+        """Give everything back, then say the one terminal event; a slot that does not come back is kept aside (22).
 
         Shielded but bounded: it runs also when the whole hub is being cancelled.
         """
         self._end_requested = True
-        closed = await self._close_model()
-        end = self._end or EndRequest("server_shutdown")
+        with trio.CancelScope(shield=True):
+            closed = await self._close_model()
+        end = self._end = self._end or EndRequest("server_shutdown")
         epochs.settle_on_exit(self, end.reason)
-        if not closed:
-            message = "the model could not clean up"
-            self.emit(ev.ErrorRaised(code="runtime_close_failed", message=message, session_id=self.id))
         if self.detector is not None:
             self.detector.close()
-        self.state = "closed"
         self.turn_state = "idle"
+        if closed:
+            self._say_end(end)
+            return
+        self.state = "closing"
+        self.cleanup_failed = True
+        message = "the model could not clean up; the session ends when it can"
+        self.emit(ev.ErrorRaised(code="runtime_close_failed", message=message, session_id=self.id))
+        self._kept(self)
+
+    async def reap(self) -> bool:
+        """Ask the model once more for the slot; true when it is back and the session has said its end.
+
+        At most ``CLEANUP_TIMEOUT_S``; never raises. Cancellation: the slot is still kept.
+        """
+        if not await self._close_model(once=True):
+            return False
+        self.cleanup_failed = False
+        assert self._end is not None
+        self._say_end(self._end)
+        return True
+
+    def give_up(self) -> None:
+        """The hub ends with the slot still kept: the socket goes without ``session.closed``, which would be untrue."""
+        self.gave_up = True
+        self.close_reason = "server_shutdown"
+        self._released()
+        self.journal.close()
+        self.ended.set()
+
+    def _say_end(self, end: EndRequest) -> None:
+        """The place is free and the terminal event written. No checkpoint."""
+        self.state = "closed"
         self.close_reason = end.reason
         deadlines = self.deadlines()
         self.tally.session_ended(end.reason, deadlines)
@@ -240,24 +270,24 @@ class Session(SessionBase):
         self.ended.set()
         log.info("session_ended", session_id=self.id, reason=end.reason, epoch=self.epoch.number)
 
-    async def _close_model(self) -> bool:
-        """Give the model's slot back, trying again when that fails; false when it failed to the last (22).
+    async def _close_model(self, *, once: bool = False) -> bool:
+        """Give the model's slot back, trying again (or ``once``) when that fails; false when it is not back (22).
 
-        Shielded, at most ``CLEANUP_TIMEOUT_S``.
+        At most ``CLEANUP_TIMEOUT_S``. Cancellation: it may not be back.
         """
-        failed = False
-        with trio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
+        with trio.move_on_after(CLEANUP_TIMEOUT_S):
             while True:
                 try:
                     await self.model.aclose()
                 except Exception as error:  # noqa: BLE001  (border: it must not reach the hub's nursery)
-                    failed = True
                     log.error("model_session_close_failed", session_id=self.id, exception=plain_traceback(error))
+                    if once:
+                        return False
                     await trio.sleep(CLOSE_AGAIN_S)
                 else:
                     return True
         log.error("model_session_close_timeout", session_id=self.id)
-        return not failed
+        return False
 
     def model_died(self) -> None:
         """The model is gone for everybody: the error, the failed answer and the end come in their place; no waiting."""

@@ -30,6 +30,7 @@ class SessionSettings:
     max_sessions: SessionLimit = attrs.field(default=32, validator=_positive)
     idle_ttl_s: float | None = attrs.field(default=300.0, validator=_positive)
     disconnect_grace_s: float = attrs.field(default=30.0, validator=_positive)
+    reaper_interval_s: float = attrs.field(default=5.0, validator=_positive)
     resume_replay_ttl_s: float = attrs.field(default=60.0, validator=_positive)
     resume_replay_max_bytes_per_session: int = attrs.field(default=8 * 1024 * 1024, validator=_positive)
     attachment_io_timeout_s: float = attrs.field(default=5.0, validator=_positive)

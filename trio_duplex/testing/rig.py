@@ -182,7 +182,8 @@ class Rig:
             problems += check_sockets(
                 [(s.sent, s.received) for s in self.network.sockets if _belongs(s.received, session)]
             )
-            complete = session.ended.is_set() and session.strict and _whole(session, merged.log)
+            complete = session.ended.is_set() and not session.gave_up
+            complete = complete and session.strict and _whole(session, merged.log)
             problems += check_history(merged.log, complete=complete)
             if undisturbed:
                 problems += check_replies(sent, merged.log)

@@ -170,8 +170,8 @@ class DemoSession:
     async def aclose(self) -> None:
         """Give the slot back.  Cancellation: everything is done before the one checkpoint."""
         if not self._closed:
+            self._ear.close()  # first: until it has worked this is to be tried again
             self._closed = True
-            self._ear.close()
             self._stop_ahead()
             self._news_send.close()
             self._send.close()

@@ -202,8 +202,8 @@ class PersonaPlexSession:
     def discard(self) -> None:
         """What :meth:`aclose` does, at once; idempotent."""
         if not self._closed:
+            self.replica.give_back(self._slot)  # first: until it has worked this is to be tried again
             self._closed = True
-            self.replica.give_back(self._slot)
             self._send.close()
             self._on_close(self)
             log.info(
