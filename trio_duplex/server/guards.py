@@ -107,7 +107,10 @@ class Link(Protocol):
         """The WebSocket was accepted: no more time limits of the HTTP kind."""
 
     async def write_out(self, data: bytes, timeout_s: float) -> None:
-        """Send all of it; a checkpoint only where it has to wait, TooSlowError when that takes too long."""
+        """Send all of it; a checkpoint only where it has to wait, TooSlowError when that takes too long.
+
+        Cancellation: see ``tcp.Connection.write``.
+        """
 
 
 class MessageBuffer(WebsocketBuffer):
@@ -382,7 +385,10 @@ class GuardedHttp1(H11Protocol):
         self._note_request = note_request
 
     async def handle(self, event: TransportEvent) -> None:
-        """Take what came on the connection; frames go to the WebSocket without a way round through h11's shape."""
+        """Take what came on the connection; frames go to the WebSocket without a way round through h11's shape.
+
+        Cancellation may leave it half handled: the connection is being torn down.
+        """
         stream = self.stream
         if isinstance(event, RawData) and isinstance(stream, GuardedWebSocket) and stream.takes_frames:
             await stream.take_bytes(event.data)

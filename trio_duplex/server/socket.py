@@ -79,7 +79,10 @@ class SocketLike(Protocol):
         """The next message; SocketGone at the end, of the peer's or our own making. Cancellation loses no message."""
 
     async def receive_each(self, take: Callable[[str | bytes], bool]) -> None:
-        """Give each message to ``take`` as it comes, until that returns False; SocketGone at the end."""
+        """Give each message to ``take`` as it comes, until that returns False; SocketGone at the end.
+
+        Cancellation: ``take`` is not called again.
+        """
 
     async def send(self, message: str | bytes) -> None:
         """Send one text message, as str or as UTF-8 bytes; SocketGone when the peer is known to have left.
