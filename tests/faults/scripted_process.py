@@ -22,7 +22,7 @@ PRELUDE = """
 from trio_duplex.models import registry
 from tests.faults.models import {maker}
 plugin = {maker}()
-registry.build_plugin = lambda deployment: plugin
+registry.build_plugin = lambda deployment, progress=None: plugin
 """
 
 
