@@ -45,6 +45,11 @@ def _above_zero(_: object, attribute: attrs.Attribute[Any], value: float | None)
         raise ValueError(f"{attribute.name} must be greater than 0, got {value}")
 
 
+def _not_negative(_: object, attribute: attrs.Attribute[Any], value: int) -> None:
+    if value < 0:
+        raise ValueError(f"{attribute.name} must be 0 (no limit) or more, got {value}")
+
+
 @attrs.frozen(kw_only=True)
 class LimitSettings:
     """How much one client may take; :mod:`trio_duplex.server.access` applies it. None = no bound of its own.
@@ -64,6 +69,8 @@ class Deployment:
 
     model: str
     session_mode: Literal["duplex", "turn"] = "duplex"
+    active_stream_window: int = attrs.field(default=0, validator=_not_negative, kw_only=True)
+    """How many sessions the engine serves at a time, 0 = no limit of its own; one more is ``resource_exhausted``."""
     duplex_session: SessionSettings = SessionSettings()
     auth: AuthSettings = AuthSettings()
     limits: LimitSettings = LimitSettings()

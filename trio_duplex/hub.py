@@ -23,6 +23,7 @@ from trio_duplex.session.settings import SessionSettings
 from trio_duplex.session.tally import Tally
 from trio_duplex.tracebacks import plain_traceback
 from trio_duplex.vad_scorer import VadScorer
+from trio_duplex.warmup import warm_up
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +74,7 @@ class Hub:
 
     ``scorer`` finds speech for models that do not detect it themselves
     (:class:`trio_duplex.models.vad_service.VadService`); None: such sessions cannot have server VAD.
+    ``active_stream_window``: how many sessions the engine serves at a time; 0 = no limit but ``max_sessions``.
     """
 
     def __init__(
@@ -82,10 +84,12 @@ class Hub:
         *,
         id_seed: int | None = None,
         scorer: VadScorer | None = None,
+        active_stream_window: int = 0,
     ) -> None:
         self.plugin = plugin
         self.scorer = scorer
         self.settings = settings
+        self._window = active_stream_window or settings.session_limit
         self.tally = Tally()
         self.reaper = Reaper(settings.reaper_interval_s)
         self.ids = IdSource(id_seed)
@@ -135,6 +139,8 @@ class Hub:
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.plugin.run)
+                if self.settings.warmup_frames > 0:
+                    await warm_up(self.plugin, self.settings.warmup_frames)
                 self.ready.set()
                 log.info("model_ready", model=self.plugin.name)
         except Exception as error:  # (border)
@@ -169,6 +175,10 @@ class Hub:
     @property
     def _occupied(self) -> int:
         return len(self._sessions)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._occupied < min(self.settings.session_limit, self._window)
 
     async def open_session(
         self, dialect: Dialect, update: ConfigUpdate, *, opened_by_update: bool = True, strict: bool = True
@@ -248,7 +258,7 @@ class Hub:
             raise RemoteProtocolError("session_closed", "the server is shutting down")
         if self.model_dead:
             raise RemoteProtocolError("runtime_open_failed", "the model has died")
-        if self._occupied < self.settings.session_limit:
+        if self._has_room:
             return
         for session in list(self._sessions.values()):
             if not session.strict and session.attachment is None and not session.ending:
@@ -256,9 +266,13 @@ class Hub:
                 with trio.move_on_after(DISPLACE_TIMEOUT_S):
                     await session.ended.wait()
                 break
-        if self._occupied < self.settings.session_limit:
+        if self._has_room:
             return
         self.refused += 1
+        if self._occupied < self.settings.session_limit:
+            raise RemoteProtocolError(
+                "resource_exhausted", f"the engine serves {self._window} sessions at a time (active_stream_window)"
+            )
         raise RemoteProtocolError(
             "duplex_session_busy",
             f"duplex session capacity reached (max_sessions={self.settings.session_limit})",
@@ -343,7 +357,7 @@ class Hub:
             "status": "ok" if healthy else "warming" if not self.ready.is_set() else "unavailable",
             "model": self.plugin.name,
             # A full server is well (200), but whoever spreads callers must see that one more would be refused (L2).
-            "admits": healthy and self._occupied < self.settings.session_limit,
+            "admits": healthy and self._has_room,
             "sessions": self._occupied,
             "max_sessions": self.settings.max_sessions,
             "kept_slots": self.reaper.kept,

@@ -30,8 +30,7 @@ from trio_duplex.client.values import SessionConfig
 from trio_duplex.config import Deployment, load_deployment
 from trio_duplex.hub import Hub, HubStatistics
 from trio_duplex.models.plugin import ModelPlugin
-from trio_duplex.models.registry import build_plugin
-from trio_duplex.models.vad_service import VadService
+from trio_duplex.models.registry import build_plugin, build_scorer
 from trio_duplex.session.attachment import Attachment
 from trio_duplex.session.core import Session
 
@@ -50,8 +49,14 @@ def open_hub(deploy: Deployment | Path | str, *, plugin: ModelPlugin | None = No
     :class:`trio_duplex.config.DeployError`; entering raises what the model's start raises.
     """
     deployment = deploy if isinstance(deploy, Deployment) else load_deployment(Path(deploy))
-    settings = deployment.duplex_session
-    return EmbeddedHub(Hub(plugin or build_plugin(deployment), settings, scorer=VadService(settings.session_limit)))
+    return EmbeddedHub(
+        Hub(
+            plugin or build_plugin(deployment),
+            deployment.duplex_session,
+            scorer=build_scorer(deployment),
+            active_stream_window=deployment.active_stream_window,
+        )
+    )
 
 
 class InlineDialect(RealtimeDialect):

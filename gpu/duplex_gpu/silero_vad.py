@@ -13,6 +13,7 @@ file in that wheel holds others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from duplex_gpu.steps import DeviceMissing
-from duplex_gpu.weights import SILERO_VAD_JIT, weight_path
+from duplex_gpu.weights import SILERO_VAD_JIT, WeightsCorrupt, WeightsMissing, weight_path
 
 __all__ = ["CONTEXT_SAMPLES", "FRAME_SAMPLES", "SAMPLE_RATE_HZ", "SileroVad", "SileroVadStep", "load_state"]
 
@@ -35,15 +36,32 @@ HIDDEN = 128
 Frame = NDArray[np.float32]
 
 
-def load_state() -> dict[str, Tensor]:
+def load_state(path: Path | None = None) -> dict[str, Tensor]:
     """The 16 kHz half of the official state dictionary, without its prefix, in the order of the layers.
 
-    Raises :class:`~duplex_gpu.weights.WeightsMissing` or :class:`~duplex_gpu.weights.WeightsCorrupt`.
+    ``path``: a TorchScript file with the same layers instead of the installed one. Raises
+    :class:`~duplex_gpu.weights.WeightsMissing` or :class:`~duplex_gpu.weights.WeightsCorrupt`.
     """
-    path = str(weight_path(SILERO_VAD_JIT))
-    official: Mapping[str, Tensor] = torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
+    if path is None:
+        return _read_state(weight_path(SILERO_VAD_JIT))
+    if not path.is_file():
+        raise WeightsMissing(f"{path}: no such file")
+    try:
+        state = _read_state(path)
+        SileroVad(state)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise WeightsCorrupt(f"{path} is no TorchScript file of the silero network: {_first_line(error)}") from error
+    return state
+
+
+def _read_state(path: Path) -> dict[str, Tensor]:
+    official: Mapping[str, Tensor] = torch.jit.load(str(path), map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
     prefix = "_model."
     return {name.removeprefix(prefix): value.clone() for name, value in official.items() if name.startswith(prefix)}
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 class ColumnConv(nn.Module):
@@ -111,16 +129,17 @@ class SileroVadStep:
 
     A payload is ``float32[512]`` at 16 kHz in [-1, 1]; anything else (NaN included) fails its row.  Per-slot
     state lives in tensors of ``max_rows`` rows on ``device``: 64 samples of context, LSTM ``h`` and ``c``.
+    ``weights``: see :func:`load_state`.
     A row's probability does not depend on the other rows beyond the rounding of the matrix products (1e-6).
     """
 
-    def __init__(self, max_rows: int, *, device: str = "cpu") -> None:
+    def __init__(self, max_rows: int, *, device: str = "cpu", weights: Path | None = None) -> None:
         self._max_rows = max_rows
         self._device = torch.device(device)
         if self._device.type == "cuda" and (self._device.index or 0) >= torch.cuda.device_count():
             raise DeviceMissing(f"device {device!r} is not here: torch sees {torch.cuda.device_count()} CUDA devices")
         with torch.inference_mode():
-            self._network = SileroVad(load_state()).to(self._device).eval()
+            self._network = SileroVad(load_state(weights)).to(self._device).eval()
             self._context = torch.zeros(max_rows, CONTEXT_SAMPLES, device=self._device)
             self._h = torch.zeros(max_rows, HIDDEN, device=self._device)
             self._c = torch.zeros(max_rows, HIDDEN, device=self._device)

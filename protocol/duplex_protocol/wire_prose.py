@@ -67,8 +67,9 @@ The answer is `session.resumed` (by message), or in the plain view by URL a `ses
 Plain-view events carry `server_event_seq` too, so such a client knows its cursor. The other socket, if it lives, gets
 `session.replaced`. Refusals change nothing: `invalid_session_resume`, `session_resume_expired`,
 `unsupported_session_resume`, `session_resume_conflict`, `invalid_resume_token`, or `session.resync_required` with
-reason `journal_gap`. `session.event_ack` tells how far the journal may be forgotten. If a resumed socket dies before
-its client said anything, the token it used works once more."""
+reason `journal_gap`. A client that does not know whether its last appends arrived may send them again after a resume:
+the same `event_id` with the same audio counts once (the last 256 of a session). `session.event_ack` tells how far the
+journal may be forgotten. If a resumed socket dies before its client said anything, the token it used works once more."""
 
 DEADLINES: Final = """\
 An extension of this server: how one session's units of work (what the model steps through: PersonaPlex's 80 ms, 32 ms
@@ -98,11 +99,13 @@ LIMITS: Final[tuple[tuple[str, str, str], ...]] = (
     ("journal of a session", "8 MiB, 60 s per event", "`session.resync_required`"),
     ("one write to a socket", "5 s", "the session is detached"),
     ("events that wait for a slow socket", "4 journals (32 MiB)", "close 1008, the session is detached"),
+    ("the same, for more than 5 s", "512 events, 2 MiB", "close 1008, the session is detached"),
     ("waiting input of a session", "16 MiB", "`input_backpressure`"),
     ("one append, as PCM16 at the model's rate", "16 MiB", "`input_backpressure`"),
     ("typed text and hints that wait for a commit", "16 MiB", "`input_backpressure`"),
     ("items that a client stored", "64 MiB", "`input_backpressure`"),
     ("commits that wait", "4", "`input_backpressure`"),
+    ("appends that wait", "no bound but their bytes, unless deployed", "`input_backpressure`"),
     ("refusals by back-pressure in a row", "64", "close 1008, detached"),
     ("video frames of one append", "2, each 4 000 000 base64 characters", "`invalid_video_frames`"),
     ("tool results that wait", "8", "`function_response_backlog`"),

@@ -21,7 +21,9 @@ from structlog.testing import capture_logs
 from duplex_gpu.personaplex.random_checkpoint import TINY, tiny_text_model, write_checkpoint
 from trio_duplex.cli.progress import LoadingProgress
 from trio_duplex.config import Deployment
+from trio_duplex.inprocess import open_hub
 from trio_duplex.models.registry import build_plugin
+from trio_duplex.session.settings import SessionSettings
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "personaplex.yaml"
 
@@ -95,6 +97,19 @@ async def test_personaplex_tells_about_its_weights(checkpoint: Path) -> None:
         parts = [part for name, part in told if name == what]
         assert parts == sorted(parts)
         assert parts[-1] > 0.7  # a tensor that is not needed is not read
+
+
+async def test_personaplex_hears_the_warm_up_frames(checkpoint: Path) -> None:
+    """``warmup_frames`` through the whole model: its slot is back, and the step has run with them."""
+    options: dict[str, Any] = {"checkpoint": str(checkpoint), "devices": ["cpu"], "rows": 1}
+    deployment = Deployment("personaplex", options=options, duplex_session=SessionSettings(warmup_frames=2))
+    async with open_hub(deployment) as hub:
+        ready, detail = hub.health()
+        assert ready
+        assert detail["open_sessions"] == 0
+        assert detail["replicas"][0]["thread"]["rows"] >= 3  # the prompts, and two units
+        async with hub.connect():
+            assert hub.statistics().sessions == 1
 
 
 def served(checkpoint: Path, tmp_path: Path) -> list[str]:

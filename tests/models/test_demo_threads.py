@@ -11,11 +11,14 @@ import trio
 
 from duplex_gpu.piper_voice import Speech, TextMark
 from duplex_gpu.weights import WeightsMissing
+from trio_duplex.config import Deployment
 from trio_duplex.models.demo import DemoOptions, threads
 from trio_duplex.models.demo.engine import EngineFailed, EngineGone, FloatAudio, Heard
 from trio_duplex.models.demo.networks import Networks
 from trio_duplex.models.demo.threads import ThreadEngine
 from trio_duplex.models.plugin import OpenRefused
+from trio_duplex.models.registry import build_plugin
+from trio_duplex.session.settings import SessionSettings
 
 pytestmark = pytest.mark.realtime
 
@@ -34,6 +37,7 @@ class StandIns(Networks):
         self.release = threading.Event()
         self.runs: list[str] = []
         self.missing = ""
+        self.warmed = 0
         self.max_rows = 2
 
     def detector(self, slots: int) -> StandIns:
@@ -71,7 +75,7 @@ class StandIns(Networks):
     sample_rate_hz = 24_000
 
     def warm_up(self) -> None:
-        pass
+        self.warmed += 1
 
     def transcribe(self, audio: FloatAudio, should_stop: Callable[[], bool]) -> str | None:
         self.runs.append(f"asr {len(audio)}")
@@ -129,6 +133,19 @@ async def test_frames_words_and_sound_come_back(nursery: trio.Nursery, nets: Sta
     assert health.ready
     assert health.alive
     assert health.detail["vad"]["rows"] == 3
+
+
+@pytest.mark.parametrize(("frames", "warmed"), [(0, 3), (-1, 1)])
+async def test_a_negative_number_of_warm_up_frames_warms_nothing_up(
+    frames: int, warmed: int, nursery: trio.Nursery, nets: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Detector, recogniser and voice; the detector's is part of starting its thread."""
+    monkeypatch.setattr(threads, "Networks", lambda _: nets)
+    settings = SessionSettings(max_sessions=2, warmup_frames=frames)
+    plugin = build_plugin(Deployment("demo", duplex_session=settings))
+    with trio.fail_after(SOON_S):
+        await nursery.start(plugin.run)
+    assert nets.warmed == warmed
 
 
 async def test_slots_are_limited_and_come_back(nursery: trio.Nursery, nets: StandIns) -> None:

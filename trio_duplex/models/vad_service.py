@@ -6,6 +6,7 @@ Nothing is loaded before the first session asks for it. Needs the extra that bri
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import outcome
@@ -32,12 +33,13 @@ FRAMES_UNDER_WAY = 32
 class VadService:
     """A :class:`trio_duplex.vad_scorer.VadScorer` around the silero network.
 
-    ``max_sessions`` streams fit at a time.
+    ``max_sessions`` streams fit at a time. ``weights``: the TorchScript file of another network of its kind.
     """
 
-    def __init__(self, max_sessions: int, *, device: str = "cpu") -> None:
+    def __init__(self, max_sessions: int, *, device: str = "cpu", weights: Path | None = None) -> None:
         self._max_sessions = max_sessions
         self._device = device
+        self._weights = weights
         self._loading = trio.Lock()
         self._thread: ModelThread[FloatAudio, float] | None = None
         self._running = False
@@ -102,7 +104,7 @@ class VadService:
         from duplex_gpu.model_thread import ModelThread
         from duplex_gpu.silero_vad import SileroVadStep
 
-        step = SileroVadStep(self._max_sessions, device=self._device)
+        step = SileroVadStep(self._max_sessions, device=self._device, weights=self._weights)
         thread: ModelThread[FloatAudio, float] = ModelThread(
             step, call_soon=token.run_sync_soon, name="speech-detector", loop_gone=(trio.RunFinishedError,)
         )

@@ -12,8 +12,7 @@ import trio
 from trio_duplex.config import Deployment, LimitSettings, load_deployment
 from trio_duplex.hub import Hub
 from trio_duplex.models.plugin import ModelPlugin
-from trio_duplex.models.registry import build_plugin
-from trio_duplex.models.vad_service import VadService
+from trio_duplex.models.registry import build_plugin, build_scorer
 from trio_duplex.server.access import Access
 from trio_duplex.server.app import DuplexApp, Refusal, Visitor
 from trio_duplex.server.auth import Gate
@@ -38,8 +37,12 @@ def endpoint(
 
 def build_hub(deployment: Deployment, plugin: ModelPlugin | None = None) -> Hub:
     """The hub of a deployment; nothing is loaded before it runs. Raises :class:`trio_duplex.config.DeployError`."""
-    settings = deployment.duplex_session
-    return Hub(plugin or build_plugin(deployment), settings, scorer=VadService(settings.session_limit))
+    return Hub(
+        plugin or build_plugin(deployment),
+        deployment.duplex_session,
+        scorer=build_scorer(deployment),
+        active_stream_window=deployment.active_stream_window,
+    )
 
 
 def build_app(hub: Hub, gate: Gate | None = None, limits: LimitSettings | None = None) -> DuplexApp:

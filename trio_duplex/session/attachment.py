@@ -5,13 +5,14 @@ from __future__ import annotations
 import attrs
 import trio
 
-from trio_duplex.session.journal import Cursor
+from trio_duplex.session.journal import Backlog, Cursor
 
 
 @attrs.define(eq=False)
 class Attachment:
     """What a connection holds while it serves a session.
 
+    ``since``: what the journal had been given when the visit began; what waited then is no fault of this socket.
     ``prelude`` are unnumbered frames to send before the cursor's (``session.resumed``). ``farewell`` is an unnumbered
     last frame (``session.replaced``) with the close code and reason that follow it.
     """
@@ -19,6 +20,7 @@ class Attachment:
     generation: int
     cursor: Cursor
     prelude: list[bytes] = attrs.field(factory=list)
+    since: Backlog = Backlog()
     farewell: bytes | None = None
     close_code: int = 1000
     close_reason: str = ""

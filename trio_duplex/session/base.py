@@ -26,6 +26,7 @@ from trio_duplex.session.journal import Journal
 from trio_duplex.session.lanes import holds_input
 from trio_duplex.session.mailbox import Mailbox
 from trio_duplex.session.messages import EndRequest, Internal
+from trio_duplex.session.repeats import AdmittedAppends
 from trio_duplex.session.response import Response
 from trio_duplex.session.server_vad import Detector
 from trio_duplex.session.settings import SessionSettings
@@ -150,6 +151,8 @@ class SessionBase:
             encode, max_bytes=settings.resume_replay_max_bytes_per_session, ttl_s=settings.resume_replay_ttl_s
         )
         self._overflow_told = False
+        self._watching_output = False
+        self.appends_admitted = AdmittedAppends(settings.completed_append_cache_size)
         self.attachment: Attachment | None = None
         self.generation_count = 0
         self.tokens = ResumeTokens()
@@ -183,8 +186,47 @@ class SessionBase:
             self.tally.journal_overflows += 1
             log.warning("journal_overflow", session_id=self.id)
             self.emit(ev.ResyncRequired(session_id=self.id, reason="journal_overflow"))
-        if self.journal.backlog_bytes > MAX_BACKLOGS * self.settings.resume_replay_max_bytes_per_session:
+        self._check_backlog()
+
+    def _check_backlog(self) -> None:
+        """Nothing is done for a socket that reads as fast as it is told, which is nearly every one."""
+        journal, settings = self.journal, self.settings
+        if journal.backlog_bytes > MAX_BACKLOGS * settings.resume_replay_max_bytes_per_session:
             self._leave_behind()
+        elif (
+            (
+                journal.pending_events > settings.max_pending_output_events
+                or journal.backlog_bytes > settings.max_pending_output_bytes
+            )
+            and not self._watching_output
+            and self._nursery is not None
+            and not self._end_requested
+            and self._output_full()
+        ):
+            self._watching_output = True
+            self._nursery.start_soon(self._watch_output, name=f"output {self.id}")
+
+    def _output_full(self) -> bool:
+        """Whether more waits for the attached socket than may wait for long (contract 16.2)."""
+        if self.attachment is None or self.attachment.ended.is_set():
+            return False
+        backlog, settings = self.journal.backlog(self.attachment.since), self.settings
+        return backlog.events > settings.max_pending_output_events or backlog.bytes > settings.max_pending_output_bytes
+
+    async def _watch_output(self) -> None:
+        """Too much waits: leave the socket behind unless it catches up in the time that one write may take.
+
+        A burst that a good socket takes at once is no reason. Cancellation: the session is ending.
+        """
+        try:
+            attachment = self.attachment
+            with trio.move_on_after(self.settings.attachment_io_timeout_s) as limit:
+                while self._output_full() and self.attachment is attachment:
+                    await self.journal.wait_progress()
+            if limit.cancelled_caught and self.attachment is attachment:
+                self._leave_behind()
+        finally:
+            self._watching_output = False
 
     def _leave_behind(self) -> None:
         """The socket reads, but slower than it is told: memory is bounded, so its visit ends (contract 22)."""

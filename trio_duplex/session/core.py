@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from duplex_protocol import events as ev
-from duplex_protocol.commands import CloseSession, Command
+from duplex_protocol.commands import AppendAudio, CloseSession, Command
 from duplex_protocol.errors import RemoteProtocolError
 from trio_duplex.models.plugin import (
     GenerationFailed,
@@ -327,7 +327,12 @@ class Session(SessionBase):
             raise RemoteProtocolError("session_closed", "the session is closing", event_id=command.event_id)
         if isinstance(command, PREEMPTING):
             self._hurry()
+        if isinstance(command, AppendAudio) and self.appends_admitted.repeats(command, self.generation_count):
+            log.debug("append_repeated", session_id=self.id)
+            return
         self.mailbox.post_command(command)
+        if isinstance(command, AppendAudio):
+            self.appends_admitted.admitted(command, self.generation_count)
 
     def _hurry(self) -> None:
         """Something that wins over a hanging append came: what the consumer waits for is given up soon (22)."""
@@ -382,7 +387,7 @@ class Session(SessionBase):
         cursor: Cursor = self.journal.cursor(after_seq)
         old = self.attachment
         self.generation_count += 1
-        self.attachment = Attachment(self.generation_count, cursor, prelude or [])
+        self.attachment = Attachment(self.generation_count, cursor, prelude or [], self.journal.appended)
         self.timers.attached()
         if old is not None:
             projected = self.dialect.project(

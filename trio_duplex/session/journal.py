@@ -55,6 +55,14 @@ class _Taken:
 
 
 @attrs.frozen
+class Backlog:
+    """An amount of output: wire events, and their bytes as far as they can be estimated."""
+
+    events: int = 0
+    bytes: int = 0
+
+
+@attrs.frozen
 class JournalStatistics:
     """Counters of one journal; sizes in bytes."""
 
@@ -95,6 +103,9 @@ class Journal:
         self._taken_bytes = 0
         self._pending: deque[_Pending] = deque()
         self._pending_bytes = 0
+        self.pending_events = 0
+        self._appended_events = self._appended_bytes = 0
+        self._taking = trio.Event()
         self._last_removed = 0
         self._dropped = 0
         self._cursors: set[Cursor] = set()
@@ -113,6 +124,10 @@ class Journal:
         now_s = trio.current_time()
         self._pending.append(_Pending(projected, epoch, tag, size, now_s))
         self._pending_bytes += size
+        self._appended_bytes += size
+        events = len(projected.frames)
+        self.pending_events += events
+        self._appended_events += events
         self._prune(now_s)
         for cursor in self._cursors:
             cursor.wake()
@@ -127,6 +142,7 @@ class Journal:
         for entry in self._pending:
             if entry.epoch == epoch and entry.projected.droppable and chosen(entry.tag):
                 self._pending_bytes -= entry.size
+                self.pending_events -= len(entry.projected.frames)
                 self._dropped += 1
                 tags.append(entry.tag)
             else:
@@ -181,6 +197,23 @@ class Journal:
         """About how much was appended that no cursor took yet."""
         return self._pending_bytes
 
+    @property
+    def appended(self) -> Backlog:
+        """Everything that was ever appended."""
+        return Backlog(self._appended_events, self._appended_bytes)
+
+    def backlog(self, since: Backlog) -> Backlog:
+        """What no cursor took yet of that which was appended after ``since`` (some of it may have been dropped)."""
+        return Backlog(
+            min(self.pending_events, self._appended_events - since.events),
+            min(self._pending_bytes, self._appended_bytes - since.bytes),
+        )
+
+    async def wait_progress(self) -> None:
+        """Wait until a cursor takes an entry, or the rest is discarded. Cancellation: nothing happens."""
+        self._taking = trio.Event()
+        await self._taking.wait()
+
     def statistics(self) -> JournalStatistics:
         """A snapshot of the counters."""
         return JournalStatistics(
@@ -197,8 +230,7 @@ class Journal:
 
     def _number_oldest(self) -> None:
         """Give the oldest pending entry its numbers and bytes; all frames of an entry together."""
-        entry = self._pending.popleft()
-        self._pending_bytes -= entry.size
+        entry = self._take_oldest()
         # Encoded before any number is given: what JSON cannot say is lost whole, and leaves no gap.
         first, encode, at_s = self.head + 1, self._encode, entry.at_s
         taken = [_Taken(seq, encode(frame, seq), at_s) for seq, frame in enumerate(entry.projected.frames, first)]
@@ -209,10 +241,16 @@ class Journal:
         if not self._pending:
             self._emptied.set()
 
-    def _hand_over_oldest(self) -> list[tuple[int, Json]]:
-        """Number the oldest pending entry and let go of it: nothing is encoded, nothing kept for replay."""
+    def _take_oldest(self) -> _Pending:
         entry = self._pending.popleft()
         self._pending_bytes -= entry.size
+        self.pending_events -= len(entry.projected.frames)
+        self._taking.set()
+        return entry
+
+    def _hand_over_oldest(self) -> list[tuple[int, Json]]:
+        """Number the oldest pending entry and let go of it: nothing is encoded, nothing kept for replay."""
+        entry = self._take_oldest()
         numbered = list(enumerate(entry.projected.frames, self.head + 1))
         self.head += len(numbered)
         while self._taken:  # what a socket took before: a reader that hands over is never resumed
@@ -244,7 +282,8 @@ class Journal:
         self.head += sum(len(entry.projected.frames) for entry in self._pending)
         self._pending.clear()
         self._taken.clear()
-        self._pending_bytes = self._taken_bytes = 0
+        self._pending_bytes = self._taken_bytes = self.pending_events = 0
+        self._taking.set()
         self._last_removed = self.head
         self._emptied.set()
 

@@ -35,6 +35,7 @@ class MailboxLimits:
 
     max_pending_input_bytes: int = 16 * 1024 * 1024
     max_pending_turns: int = 4
+    max_pending_appends: int | None = None
     max_pending_data: int = 4096
     max_pending_commands: int = 1024
     max_pending_results: int = 1024
@@ -68,6 +69,7 @@ class Mailbox(Generic[Message]):
         self._wakeup = trio.Event()
         self._bytes = 0
         self._turns = 0
+        self._appends = 0  # those that wait, and the one that is being applied
         self._data = 0
         self._commands = 0  # of the client, data not among them; refused events are
         self._results = 0
@@ -113,6 +115,7 @@ class Mailbox(Generic[Message]):
                 self._bytes + size > self._limits.max_pending_input_bytes
                 or self._data >= self._limits.max_pending_data
                 or (turn and self._turns >= self._limits.max_pending_turns)
+                or (isinstance(command, AppendAudio) and self._appends_full)
             ):
                 self.refused += 1
                 raise RemoteProtocolError(
@@ -121,6 +124,7 @@ class Mailbox(Generic[Message]):
             self._bytes += size
             self._data += 1
             self._turns += turn
+            self._appends += isinstance(command, AppendAudio)
         elif self._commands >= self._limits.max_pending_commands:
             self.refused += 1
             raise RemoteProtocolError(
@@ -138,7 +142,13 @@ class Mailbox(Generic[Message]):
         self._messages = kept
         self._bytes -= sum(input_bytes(m) for m in dropped)
         self._data -= len(dropped)
+        self._appends -= len(dropped)
         return len(dropped)
+
+    @property
+    def _appends_full(self) -> bool:
+        most = self._limits.max_pending_appends
+        return most is not None and self._appends >= most
 
     @property
     def urgent(self) -> bool:
@@ -167,5 +177,6 @@ class Mailbox(Generic[Message]):
         return message
 
     def finished(self, message: Message | Command) -> None:
-        """A message was applied: a commit's reservation among the pending turns is free again (contract 16.3)."""
+        """A message was applied: its reservation among the pending turns or appends is free again (contract 16.3)."""
         self._turns -= reserves_turn(message)
+        self._appends -= isinstance(message, AppendAudio)

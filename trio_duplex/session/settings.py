@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import attrs
@@ -25,6 +26,12 @@ class SessionSettings:
     """Times in seconds, sizes in bytes; names and defaults are the deploy keys of contract 16.2.
 
     ``max_sessions`` ``auto``: as many as the model itself admits (only for models that measure themselves).
+    ``max_pending_appends_per_session`` None: only their bytes are bounded (the peer's newer releases do so; 4 was the
+    older ones'). ``max_pending_output_*``: what may wait for an attached socket for longer than
+    ``attachment_io_timeout_s``. ``completed_append_cache_size``: appends that are recognised when a client sends them
+    again after a resume. ``server_vad_model_path``: the TorchScript file of another silero network. ``warmup_frames``:
+    units of silence that the model hears before the server is ready; negative: what the model warms up by itself is
+    left out too, where it can do without.
     """
 
     max_sessions: SessionLimit = attrs.field(default=32, validator=_positive)
@@ -36,6 +43,12 @@ class SessionSettings:
     attachment_io_timeout_s: float = attrs.field(default=5.0, validator=_positive)
     max_pending_input_bytes_per_session: int = attrs.field(default=16 * 1024 * 1024, validator=_positive)
     max_pending_turns_per_session: int = attrs.field(default=4, validator=_positive)
+    max_pending_appends_per_session: int | None = attrs.field(default=None, validator=_positive)
+    max_pending_output_bytes: int = attrs.field(default=2 * 1024 * 1024, validator=_positive)
+    max_pending_output_events: int = attrs.field(default=512, validator=_positive)
+    completed_append_cache_size: int = attrs.field(default=256, validator=_positive)
+    server_vad_model_path: Path | None = None
+    warmup_frames: int = 0
 
     @property
     def session_limit(self) -> int:
@@ -48,4 +61,5 @@ class SessionSettings:
         return MailboxLimits(
             max_pending_input_bytes=self.max_pending_input_bytes_per_session,
             max_pending_turns=self.max_pending_turns_per_session,
+            max_pending_appends=self.max_pending_appends_per_session,
         )

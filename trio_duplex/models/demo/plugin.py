@@ -40,6 +40,7 @@ class DemoPlugin:
 
     ``max_sessions`` is the number of the detector's slots.  ``clock`` is what the model answers when asked for the
     time.  ``progress`` is told about loading, on the Trio thread.  ``engine`` replaces the real networks (tests).
+    ``warm_up`` false: recognition and voice are loaded, but not run before the first session.
     """
 
     def __init__(
@@ -50,10 +51,13 @@ class DemoPlugin:
         engine: Engine | None = None,
         clock: Callable[[], datetime] = datetime.now,
         progress: Progress | None = None,
+        warm_up: bool = True,
     ) -> None:
         self._options = options or DemoOptions()
         self._max_sessions = max_sessions
-        self._engine: Engine = engine or ThreadEngine(self._options, max_sessions=max_sessions, progress=progress)
+        self._engine: Engine = engine or ThreadEngine(
+            self._options, max_sessions=max_sessions, progress=progress, warm_up=warm_up
+        )
         self._endpoint: EndpointBrain | None = None
         self._brain: Brain = RuleBrain(clock)
         if self._options.brain is not None:

@@ -136,7 +136,10 @@ class _ThreadReading:
 
 
 class ThreadEngine:
-    """A :class:`trio_duplex.models.demo.engine.Engine`.  ``networks`` says what to load (tests load stand-ins)."""
+    """A :class:`trio_duplex.models.demo.engine.Engine`.  ``networks`` says what to load (tests load stand-ins).
+
+    ``warm_up`` false: the first recognition and the first words take longer.
+    """
 
     def __init__(
         self,
@@ -144,10 +147,12 @@ class ThreadEngine:
         *,
         max_sessions: int,
         progress: Progress | None = None,
+        warm_up: bool = True,
         networks: Networks | None = None,
     ) -> None:
         self._options = options
         self._max_sessions = max_sessions
+        self._warm_up = warm_up
         self._progress = progress or (lambda _what, _part: None)
         self._networks = networks or Networks(options)
         self._detector: ModelThread[FloatAudio, float] | None = None
@@ -202,9 +207,10 @@ class ThreadEngine:
         self._recognizer = await _loaded(jobs, self._networks.recognizer)
         self._progress("loading the voice", 0.5)
         self._voice = await _loaded(jobs, self._networks.voice)
-        self._progress("warming up", 0.7)
-        await _loaded(jobs, self._recognizer.warm_up)
-        await _loaded(jobs, self._voice.warm_up)
+        if self._warm_up:
+            self._progress("warming up", 0.7)
+            await _loaded(jobs, self._recognizer.warm_up)
+            await _loaded(jobs, self._voice.warm_up)
         warm = await trio.to_thread.run_sync(self._detector.wait_ready, LOAD_TIMEOUT_S, abandon_on_cancel=True)
         if not warm:
             raise EngineGone(f"the detector was not warm after {LOAD_TIMEOUT_S:.0f} s")
