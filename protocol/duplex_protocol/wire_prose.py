@@ -69,7 +69,7 @@ Plain-view events carry `server_event_seq` too, so such a client knows its curso
 `unsupported_session_resume`, `session_resume_conflict`, `invalid_resume_token`, or `session.resync_required` with
 reason `journal_gap`. A client that does not know whether its last appends arrived may send them again after a resume:
 the same `event_id` with the same audio counts once (the last 256 of a session). `session.event_ack` tells how far the
-journal may be forgotten. If a resumed socket dies before its client said anything, the token it used works once more."""
+journal may be forgotten. If a resumed socket dies before its client said anything, its token works once more."""
 
 DEADLINES: Final = """\
 An extension of this server: how one session's units of work (what the model steps through: PersonaPlex's 80 ms, 32 ms
