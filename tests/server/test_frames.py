@@ -132,8 +132,8 @@ def test_what_is_held_back_is_one_short_frame() -> None:
     assert b"".join(part for part in frames.feed(long[:50_000]) if isinstance(part, bytes)) == long[:50_000]
     frames = TextFrames()
     short = masked(b"x" * SHORT_BYTES)
-    assert frames.feed(short[:-1]) == []
-    assert frames.feed(short[-1:]) == ["x" * SHORT_BYTES]
+    assert list(frames.feed(short[:-1])) == []
+    assert list(frames.feed(short[-1:])) == ["x" * SHORT_BYTES]
 
 
 def test_text_frames_are_what_a_client_reads() -> None:
@@ -141,3 +141,17 @@ def test_text_frames_are_what_a_client_reads() -> None:
     client = Ear(ConnectionType.CLIENT)
     client.hear(text_frames(payloads))
     assert client.found == [("message", payload.decode()) for payload in payloads]
+
+
+def test_frames_are_cut_one_by_one_as_they_are_asked_for() -> None:
+    """Ten thousand empty ones fit into one read: cutting them all at once held up everybody for 12 ms."""
+    frames = TextFrames()
+    parts = frames.feed(masked(b"a") + masked(b"b") + text_frames([b"unmasked"]))
+    assert [next(parts), next(parts)] == ["a", "b"]
+    assert list(parts) == [text_frames([b"unmasked"])]
+
+
+def test_a_text_over_the_listeners_limit_is_wsprotos_too() -> None:
+    frames = TextFrames(1_000)
+    assert list(frames.feed(masked(b"x" * 1_000))) == ["x" * 1_000]
+    assert list(frames.feed(masked(b"x" * 1_001))) == [masked(b"x" * 1_001)]

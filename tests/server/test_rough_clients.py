@@ -194,6 +194,26 @@ async def _send_regardless(client: Any, data: bytes) -> None:
         await client.stream.send_all(data)
 
 
+@pytest.mark.parametrize("size", [1_001, 60_000, 70_000])
+async def test_a_whole_message_over_a_small_limit_is_refused_too(serve: Any, quiet: Any, size: int) -> None:
+    received: list[str | bytes] = []
+
+    async def hear(sock: ServerSocket) -> None:
+        while True:
+            received.append(await sock.receive())
+
+    endpoint = Recorder(hear)
+    bound = await serve(make_app(any=endpoint), options=ListenerOptions(limits=LINGER, max_message_bytes=1_000))
+    async with raw_client(bound, "/any") as client:
+        with trio.fail_after(5):
+            await client.stream.send_all(masked_frame(b"x" * 1_000) + masked_frame(b"x" * size))
+            close = await client.until_close()
+            await endpoint.ended.wait()
+    assert close is not None
+    assert close.code == 1009
+    assert received == ["x" * 1_000]
+
+
 async def test_an_endless_message_is_ended_within_the_close_wait(serve: Any, quiet: Any) -> None:
     limits = ListenerOptions(limits=LINGER, max_message_bytes=100_000)
     bound = await serve(make_app(), options=limits)

@@ -56,7 +56,7 @@ class Connection:
             self._budget = self.access.budget(session)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._read, entrance, nursery.cancel_scope)
+                nursery.start_soon(self._read, entrance)
                 await self._write(session, attachment)
                 nursery.cancel_scope.cancel()
         except* SocketGone as gone:
@@ -94,8 +94,11 @@ class Connection:
 
     # --- reading ---
 
-    async def _read(self, entrance: Entrance, scope: trio.CancelScope) -> None:
-        """Feed the mailbox; never waits for the session. Raises :class:`SocketGone` at the end."""
+    async def _read(self, entrance: Entrance) -> None:
+        """Feed the mailbox; never waits for the session. Raises :class:`SocketGone` at the end.
+
+        Cancellation: nothing more is taken.
+        """
         session = entrance.session
         refusals = 0
         for event in entrance.held:
@@ -122,8 +125,8 @@ class Connection:
 
         await self.socket.receive_each(take)
         log.warning("socket_refused_too_often", session_id=session.id)
-        await self.socket.close(1008, "input_backpressure")
-        scope.cancel()
+        # The writer closes: closing beside it would make it fail, and with it this task, before the frame is out.
+        entrance.attachment.end(code=1008, reason="input_backpressure")
 
     def _take(self, session: Session, event: Json) -> None:
         """Decode one parsed client event and post its commands, in order."""

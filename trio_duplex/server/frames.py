@@ -7,6 +7,7 @@ ones, faults – is handed on byte for byte to wsproto, which knows the whole pr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -23,29 +24,37 @@ _FEW_BYTES: Final = 256
 
 
 class TextFrames:
-    """One client's byte stream. ``feed`` gives texts (str) and what is not for this class (bytes), in their order."""
+    """One client's byte stream. ``feed`` gives texts (str) and what is not for this class (bytes), in their order.
 
-    def __init__(self) -> None:
+    A text of more than ``most_bytes`` is not for this class either.
+    """
+
+    def __init__(self, most_bytes: int = SHORT_BYTES) -> None:
+        self._most_bytes = min(most_bytes, SHORT_BYTES)
         self._held = b""
         self._passing = 0
         self._fragmented = False
         self._lost = False
 
-    def feed(self, data: bytes) -> list[str | bytes]:
-        """Take bytes as they came; an unfinished short frame is kept until the rest of it comes."""
+    def feed(self, data: bytes) -> Iterator[str | bytes]:
+        """Take bytes as they came; an unfinished short frame is kept until the rest of it comes.
+
+        Each frame is cut when it is asked for: ten thousand tiny ones in one read must not keep the event loop. The
+        iterator is read to its end before the next bytes are fed, or nothing is fed any more.
+        """
         if self._lost:
-            return [data]
+            yield data
+            return
         if self._held:
             data = self._held + data
             self._held = b""
-        found: list[str | bytes] = []
         at, end = 0, len(data)
         while at < end:
             if self._passing:
                 part = data[at : at + self._passing]
                 self._passing -= len(part)
                 at += len(part)
-                found.append(part)
+                yield part
                 continue
             head = _head(data, at)
             if head is None:
@@ -55,9 +64,14 @@ class TextFrames:
             whole = start + size - at
             if not data[at + 1] & _MASKED:
                 self._lost = True  # a fault: nothing after it means anything
-                found.append(data[at:])
+                yield data[at:]
                 break
-            if data[at] != _WHOLE_TEXT or size > SHORT_BYTES or self._fragmented or not _shortest(start - at, size):
+            if (
+                data[at] != _WHOLE_TEXT
+                or size > self._most_bytes
+                or self._fragmented
+                or not _shortest(start - at, size)
+            ):
                 if data[at] & 0x08 == 0:
                     self._fragmented = not data[at] & 0x80
                 self._passing = whole
@@ -65,12 +79,13 @@ class TextFrames:
             if end - at < whole:
                 self._held = data[at:]
                 break
+            text: str | bytes
             try:
-                found.append(str(_unmasked(data, start, size), "utf-8"))
+                text = str(_unmasked(data, start, size), "utf-8")
             except UnicodeDecodeError:
-                found.append(data[at : at + whole])  # wsproto says so
+                text = data[at : at + whole]  # wsproto says so
             at += whole
-        return found
+            yield text
 
 
 def _head(data: bytes, at: int) -> tuple[int, int] | None:
