@@ -368,3 +368,35 @@ async def test_prompts_that_cannot_be_fed_refuse_the_session(
             await session.start(cast(Any, None), seed=0)
     session.discard()
     assert replica.given_back == 1
+
+
+async def test_results_are_told_at_once_until_they_are_not_taken(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as rig:
+        taken: list[ModelResult] = []
+
+        def take(result: ModelResult) -> bool:
+            if len(taken) == 2:
+                return False
+            taken.append(result)
+            return True
+
+        rig.session.tell_to(take)
+        for word in (" one", " two", " three", " four"):
+            rig.send()
+            rig.slot.speak(word)
+            await trio.sleep(0.08)
+        assert [result.speech.text for result in taken if isinstance(result, Spoke)] == [" one", " two"]
+        later = [result.speech.text for result in rig.results() if isinstance(result, Spoke)]
+        assert later == [" three", " four"], "once refused, everything goes through the channel, in order"
+
+
+async def test_what_waits_in_the_channel_is_not_overtaken(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as rig:
+        taken: list[ModelResult] = []
+        rig.send()
+        rig.slot.speak(" one")
+        rig.session.tell_to(lambda result: taken.append(result) is None)
+        rig.send()
+        rig.slot.speak(" two")
+        assert not taken
+        assert [result.speech.text for result in rig.results() if isinstance(result, Spoke)] == [" one", " two"]

@@ -372,6 +372,18 @@ class UnitSession(Protocol):
 
 
 @runtime_checkable
+class TellsAtOnce(Protocol):
+    """What a model session has that can hand its results over by a call: no task has to wake for each of them."""
+
+    def tell_to(self, take: Callable[[ModelResult], bool]) -> None:
+        """Call ``take`` with each result from now on, on the Trio thread, until it returns False once.
+
+        That result and all later ones go through ``results``, as if this had never been called; so they may all along.
+        """
+        ...
+
+
+@runtime_checkable
 class TakesToolOutputs(Protocol):
     """What a model session has that goes on by itself when a tool it called has answered."""
 

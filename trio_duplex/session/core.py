@@ -21,8 +21,10 @@ from duplex_protocol.errors import RemoteProtocolError
 from trio_duplex.models.plugin import (
     GenerationFailed,
     ModelFailed,
+    ModelResult,
     OpenRefused,
     SessionContext,
+    TellsAtOnce,
     UnitSession,
 )
 from trio_duplex.session import (
@@ -159,6 +161,8 @@ class Session(SessionBase):
             await nursery.start(self.epoch.run)
             self._announce()
             announced.set()
+            if isinstance(self.model, TellsAtOnce):
+                self.model.tell_to(self._hear)
             nursery.start_soon(self._intake, name=f"intake {self.id}")
             nursery.start_soon(self.timers.run, self.request_end, name=f"timers {self.id}")
             task_status.started()
@@ -300,7 +304,7 @@ class Session(SessionBase):
         await self._nursery.start(self.epoch.run)
 
     async def _intake(self) -> None:
-        """Model results enter here and nowhere else; late ones are told by their epoch.
+        """Model results enter here and in :meth:`_hear`; late ones are told by their epoch.
 
         Where the consumer does not follow they wait in the model's own channel. Cancellation: stops taking.
         """
@@ -309,6 +313,14 @@ class Session(SessionBase):
             await self.mailbox.post_result(HeardResult(result))
         lost = ModelFailed(code="runtime_data_plane_stream_failed", message="the model's results ended", fatal=True)
         self.mailbox.post(HeardResult(lost))
+
+    def _hear(self, result: ModelResult) -> bool:
+        """A result of a model that tells at once; false, and not taken, where the consumer does not follow."""
+        if not self.mailbox.has_room_for_results:
+            return False
+        self.timers.lease()
+        self.mailbox.post(HeardResult(result))
+        return True
 
     # --- the way in ---
 

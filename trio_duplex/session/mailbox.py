@@ -82,13 +82,18 @@ class Mailbox(Generic[Message]):
         self._messages.append(message)
         self._wakeup.set()
 
+    @property
+    def has_room_for_results(self) -> bool:
+        """Whether fewer than ``max_pending_results`` wait."""
+        return self._results < self._limits.max_pending_results
+
     async def post_result(self, message: Message) -> None:
         """Add a model result as soon as fewer than ``max_pending_results`` wait.
 
         Meanwhile the model's own bounded channel fills, so that the model is told; nothing is dropped here.
         Cancellation: it was not added.
         """
-        while self._results >= self._limits.max_pending_results:
+        while not self.has_room_for_results:
             self._room = trio.Event()
             await self._room.wait()
         self.post(message)

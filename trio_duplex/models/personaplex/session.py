@@ -70,6 +70,7 @@ class PersonaPlexSession:
         self._session_id = session_id
         self._on_close = on_close
         self._send, self._receive = trio.open_memory_channel[ModelResult](RESULTS)
+        self._take: Callable[[ModelResult], bool] | None = None
         self._prompting: trio.MemorySendChannel[RowResult[UnitOutput]] | None = None
         self._gate = SpeechGate(
             GateSettings(
@@ -102,6 +103,11 @@ class PersonaPlexSession:
     def results(self) -> trio.MemoryReceiveChannel[ModelResult]:
         """What was heard and decided."""
         return self._receive
+
+    def tell_to(self, take: Callable[[ModelResult], bool]) -> None:
+        """See :class:`trio_duplex.models.plugin.TellsAtOnce`. What waits in the channel already must come first."""
+        if not self._receive.statistics().current_buffer_used:
+            self._take = take
 
     # --- the beginning ------------------------------------------------------------------------------------------------
 
@@ -280,6 +286,10 @@ class PersonaPlexSession:
         return Spoke(epoch=about.epoch, speech=speech)
 
     def _tell(self, result: ModelResult) -> None:
+        if self._take is not None:
+            if self._take(result):
+                return
+            self._take = None
         try:
             self._send.send_nowait(result)
         except trio.WouldBlock:
