@@ -15,7 +15,7 @@ from duplex_protocol.values import Json
 Values = dict[str, Any]
 
 
-@attrs.frozen
+@attrs.define
 class Said:
     """What one client event said: its checked values and the facts around them that a builder may need."""
 
@@ -51,7 +51,9 @@ class FieldTable:
         self.fields = fields
         self._required = tuple(field for field in fields if field.missing is not None)
         self._spellings = {
-            spelling: (rank, field) for field in fields for rank, spelling in enumerate((field.name, *field.aliases))
+            spelling: (rank, field.name, field.read)
+            for field in fields
+            for rank, spelling in enumerate((field.name, *field.aliases))
         }
 
     def __iter__(self) -> Iterator[Field]:
@@ -64,14 +66,15 @@ class FieldTable:
         :class:`RemoteProtocolError`.
         """
         seen: dict[str, tuple[int, Reader, Any]] = {}
+        spellings = self._spellings
         for key, value in holder.items():
-            known = self._spellings.get(key)
+            known = spellings.get(key)
             if known is None or value is None:
                 continue
-            rank, field = known
-            before = seen.get(field.name)
+            rank, name, reader = known
+            before = seen.get(name)
             if before is None or rank < before[0]:
-                seen[field.name] = (rank, field.read, value)
+                seen[name] = (rank, reader, value)
         for field in self._required:
             if field.name not in seen:
                 param = prefix + field.name

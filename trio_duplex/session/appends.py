@@ -78,7 +78,7 @@ async def append_audio(session: Session, command: cmd.AppendAudio) -> None:
         # What is still all in the filter of the rate conversion is judged as it came: it is not empty (9.2).
         speech, vad = verdict(session, hints, samples if len(samples) else decode_samples(audio, fmt)), None
     chunk = Chunk(samples, duration_ms, hints, frames, speech, vad)
-    if not may_overlap(session, chunk) or await overlapped(session, chunk):
+    if not evaluated(session, chunk) or await overlapped(session, chunk):
         take(session, chunk)
     session.clock_ms += duration_ms
     if heard is not None:
@@ -179,16 +179,28 @@ def possible_hints(session: Session, command: cmd.AppendAudio) -> cmd.AppendHint
 # --- overlap ------------------------------------------------------------------------------------------------------
 
 
-def may_overlap(session: Session, chunk: Chunk) -> bool:
-    """Whether there is an answer to be overlapped, and somebody to look; most appends are told here already."""
+def evaluated(session: Session, chunk: Chunk) -> bool:
+    """Whether there is an answer to be overlapped, and the policy looks at this append at all (contract 11).
+
+    An auto-responding model hears and decides by itself, unless policy or client ask for a barge-in that it can do. A
+    model that detects speech itself hears pauses too, and its own onset is what interrupts.
+    """
     if session.traits.turn_based or not response_active(session):
         return False
-    # A model that answers by itself and cannot be interrupted decides alone (contract 11; see :func:`evaluated`).
-    return session.capabilities.supports_barge_in or not session.config.auto_response
+    hints, config = chunk.hints, session.config
+    asks = hints.force_barge_in or hints.overlap_action in INTERRUPT_WORDS
+    interrupts = config.overlap_policy == "barge_in_on_speech"
+    if not config.auto_response:
+        hinted = asks or hints.overlap_action is not None or hints.force_listen
+        return hinted or not session.model_detects or (chunk.speech and not interrupts)
+    return session.capabilities.supports_barge_in and (asks or (interrupts and not session.model_detects))
 
 
 async def overlapped(session: Session, chunk: Chunk) -> bool:
-    """Apply the overlap policy; false when the append is not to be kept. Cancellation: the session is ending."""
+    """Apply the overlap policy to an append that is :func:`evaluated`; false when it is not to be kept.
+
+    Cancellation: the session is ending.
+    """
     hints = chunk.hints
     overlap = Overlap(
         policy=session.config.overlap_policy,
@@ -205,8 +217,6 @@ async def overlapped(session: Session, chunk: Chunk) -> bool:
         transcript=hints.transcript,
         vad=chunk.vad,
     )
-    if not evaluated(session, overlap):
-        return True
     decision = decide(overlap)
     session.overlap_ms = decision.accumulated_ms
     if decision.action == "barge_in":
@@ -223,20 +233,6 @@ async def overlapped(session: Session, chunk: Chunk) -> bool:
     if decision.forget:
         forget_overlap(session)
     return decision.buffer
-
-
-def evaluated(session: Session, overlap: Overlap) -> bool:
-    """Whether the policy looks at this append at all (contract 11).
-
-    An auto-responding model hears and decides by itself, unless policy or client ask for a barge-in that it can do. A
-    model that detects speech itself hears pauses too, and its own onset is what interrupts.
-    """
-    hinted = overlap.asks_to_interrupt or overlap.action_word is not None or overlap.force_listen
-    interrupts = overlap.policy == "barge_in_on_speech"
-    if not overlap.auto_response:
-        return hinted or not session.model_detects or (overlap.speech and not interrupts)
-    by_policy = interrupts and not session.model_detects
-    return overlap.can_barge_in and (by_policy or overlap.asks_to_interrupt)
 
 
 def report(session: Session, decision: Decision, duration_ms: float) -> None:
@@ -274,7 +270,8 @@ def forget_overlap(session: Session) -> None:
 def take(session: Session, chunk: Chunk) -> None:
     """Keep the append: hand it to the model or hold it, count it, and announce the first speech of an item."""
     buffer, hints = session.input, chunk.hints
-    holds, judges = session.holds_input, session.judges_speech
+    holds = session.holds_input
+    judges = holds or not session.traits.detects_speech
     idle_silence = (
         holds
         and not session.traits.turn_based
@@ -286,7 +283,7 @@ def take(session: Session, chunk: Chunk) -> None:
         if chunk.frames:
             buffer.frames.append(chunk.frames)
     elif not idle_silence:
-        hand_over(session, chunk)
+        hand_over(session, chunk, holds=holds)
     if buffer.start_ms is None and not idle_silence:
         buffer.start_ms = session.clock_ms
     buffer.appends += 1
@@ -312,9 +309,9 @@ def take(session: Session, chunk: Chunk) -> None:
             )
 
 
-def hand_over(session: Session, chunk: Chunk) -> None:
+def hand_over(session: Session, chunk: Chunk, *, holds: bool) -> None:
     """To the model, unit by unit where it wants units, or into the session's own hands."""
-    if session.holds_input:
+    if holds:
         session.input.hold(chunk.samples, chunk.frames)
         return
     try:

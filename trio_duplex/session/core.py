@@ -366,9 +366,7 @@ class Session(SessionBase):
 
     def touch(self, *, lease: bool = False) -> None:
         """A client message came (resets the idle-receive timer); ``lease`` also counts it as lease activity."""
-        self.timers.message()
-        if lease:
-            self.timers.lease()
+        self.timers.message(lease=lease)
 
     def request_end(self, reason: str, *, expired: bool = False, cancel_reason: str | None = None) -> None:
         """Ask the session to end; the first reason wins. Preempts waiting appends. Never blocks."""

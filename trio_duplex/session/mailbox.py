@@ -44,7 +44,8 @@ class MailboxLimits:
 def input_bytes(command: Command) -> int:
     """What a data command holds in memory while it waits, in bytes."""
     if isinstance(command, AppendAudio):
-        return len(command.audio) + sum(len(f) for f in command.video_frames)
+        frames = command.video_frames
+        return len(command.audio) + (sum(map(len, frames)) if frames else 0)
     if isinstance(command, CreateItem):
         return stored_bytes(command.item) + 256
     if isinstance(command, AppendText):

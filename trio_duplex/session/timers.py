@@ -22,9 +22,11 @@ class Timers:
         self._last_lease_s = now_s
         self._detached_at_s: float | None = now_s
 
-    def message(self) -> None:
-        """A client message came."""
+    def message(self, *, lease: bool = False) -> None:
+        """A client message came; ``lease``: one that also keeps the lease."""
         self._last_message_s = trio.current_time()
+        if lease:
+            self._last_lease_s = self._last_message_s
 
     def lease(self) -> None:
         """Something happened that keeps the lease: input, an ack, a heartbeat, model output."""
