@@ -101,6 +101,7 @@ LIMITS: Final[tuple[tuple[str, str, str], ...]] = (
     ("events that wait for a slow socket", "4 journals (32 MiB)", "close 1008, the session is detached"),
     ("the same, for more than 5 s", "512 events, 2 MiB", "close 1008, the session is detached"),
     ("waiting input of a session", "16 MiB", "`input_backpressure`"),
+    ("waiting commands over 4 KiB of a session, from the second on", "16 MiB", "`input_backpressure`"),
     ("one append, as PCM16 at the model's rate", "16 MiB", "`input_backpressure`"),
     ("typed text and hints that wait for a commit", "16 MiB", "`input_backpressure`"),
     ("items that a client stored", "64 MiB", "`input_backpressure`"),

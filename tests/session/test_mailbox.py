@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import trio
 
-from duplex_protocol.commands import CommitInput, Heartbeat
+from duplex_protocol.commands import (
+    AckPlayback,
+    CancelResponse,
+    Command,
+    CommitInput,
+    CreateResponse,
+    Heartbeat,
+    SignalTurn,
+    UpdateSession,
+)
 from duplex_protocol.errors import RemoteProtocolError
 from tests.session.talk import Talk, talking
 from trio_duplex.models.plugin import Listened, Traits
@@ -130,3 +141,53 @@ async def test_nonsense_from_a_client_is_bounded_and_every_piece_is_answered(
         errors = [e["error"] for e in talk.reader.of("error")]
         assert {e["code"] for e in errors} == {"unknown_event"}
         assert {e["event_id"] for e in errors} == {f"evt_{k}" for k in range(3_000)}
+
+
+# --- what commands hold in memory ---------------------------------------------------------------------------------
+
+MIB = 1024 * 1024
+BIG: list[Command] = [
+    UpdateSession(session={"instructions": "x" * MIB}),
+    CreateResponse(options={"input": [{"content": [{"audio": "A" * MIB}]}]}),
+    SignalTurn(event="custom", payload={"deep": [["x" * MIB]]}),
+    AckPlayback(item_id="x" * MIB),
+]
+
+
+@pytest.mark.parametrize("big", BIG, ids=lambda command: type(command).__name__)
+async def test_big_commands_are_bounded_in_bytes_and_leave_room_for_small_ones(big: Command) -> None:
+    """A thousand updates of 15 MiB behind a consumer that waits would be as many bytes of memory."""
+    mailbox: Mailbox[Internal] = Mailbox(MailboxLimits(max_pending_command_bytes=4 * MIB))
+    for _ in range(2):  # what was taken makes room again
+        with pytest.raises(RemoteProtocolError) as caught:
+            for _ in range(10):
+                mailbox.post_command(big)
+        assert caught.value.code == "input_backpressure"
+        assert len(mailbox) == 3
+        mailbox.post_command(Heartbeat())
+        mailbox.post_command(AckPlayback(item_id="item_1", played_ms=20))
+        for _ in range(5):
+            await mailbox.get()
+
+
+async def test_one_big_command_always_finds_room() -> None:
+    mailbox: Mailbox[Internal] = Mailbox(MailboxLimits(max_pending_command_bytes=MIB))
+    mailbox.post_command(UpdateSession(session={"instructions": "x" * 2 * MIB}))
+    with pytest.raises(RemoteProtocolError):
+        mailbox.post_command(BIG[0])
+
+
+async def test_a_cancel_that_is_refused_shortens_no_wait(autojump_clock: trio.testing.MockClock) -> None:
+    """What was refused changed nothing."""
+    async with talking(DEAF) as talk:
+        session = talk.session
+        with session.bind(math.inf) as scope:
+            while True:
+                try:
+                    session.post(Heartbeat())
+                except RemoteProtocolError:
+                    break
+            with pytest.raises(RemoteProtocolError):
+                session.post(CancelResponse())
+            assert scope.deadline == math.inf
+        await talk.reader.until("session.heartbeat_ack", MailboxLimits().max_pending_commands)

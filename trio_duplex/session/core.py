@@ -337,14 +337,14 @@ class Session(SessionBase):
             return
         if self.draining and isinstance(command, draining.REFUSED):
             raise RemoteProtocolError("session_closed", "the session is closing", event_id=command.event_id)
-        if isinstance(command, PREEMPTING):
-            self._hurry()
         if isinstance(command, AppendAudio) and self.appends_admitted.repeats(command, self.generation_count):
             log.debug("append_repeated", session_id=self.id)
             return
         self.mailbox.post_command(command)
         if isinstance(command, AppendAudio):
             self.appends_admitted.admitted(command, self.generation_count)
+        elif isinstance(command, PREEMPTING):
+            self._hurry()
 
     def _hurry(self) -> None:
         """Something that wins over a hanging append came: what the consumer waits for is given up soon (22)."""

@@ -28,16 +28,23 @@ from trio_duplex.session.messages import HeardResult, RefusedEvent
 PREEMPTING = (CancelResponse, CancelInput, BargeIn, ClearOutput, ClearInput)
 """Commands that win over an append which hangs (contract 1.2, 22)."""
 
+SMALL_COMMAND_BYTES = 4_096
+
 
 @attrs.frozen
 class MailboxLimits:
-    """Bounds of what may wait (contract 16.3). Refused events count as commands; results wait outside for room."""
+    """Bounds of what may wait (contract 16.3). Refused events count as commands; results wait outside for room.
+
+    ``max_pending_command_bytes`` is for commands over ``SMALL_COMMAND_BYTES``, the first of which is always taken; the
+    small ones (cancel, heartbeat, acks) keep the room that their number gives them.
+    """
 
     max_pending_input_bytes: int = 16 * 1024 * 1024
     max_pending_turns: int = 4
     max_pending_appends: int | None = None
     max_pending_data: int = 4096
     max_pending_commands: int = 1024
+    max_pending_command_bytes: int = 16 * 1024 * 1024
     max_pending_results: int = 1024
 
 
@@ -51,6 +58,23 @@ def input_bytes(command: Command) -> int:
     if isinstance(command, AppendText):
         return len(command.text) + 256
     return 256
+
+
+def command_bytes(command: Command) -> int:
+    """What a command that is not data holds in memory while it waits, in bytes, where that is much; else 0."""
+    size = sum(_held_bytes(getattr(command, name)) for name in type(command).__slots__)
+    return size if size > SMALL_COMMAND_BYTES else 0
+
+
+def _held_bytes(value: object) -> int:
+    """Bytes of the strings and containers in a JSON value, whose depth the wire has bounded."""
+    if isinstance(value, str):
+        return value.__sizeof__()
+    if isinstance(value, dict):
+        return value.__sizeof__() + sum(key.__sizeof__() + _held_bytes(member) for key, member in value.items())
+    if isinstance(value, list):
+        return value.__sizeof__() + sum(map(_held_bytes, value))
+    return 0
 
 
 def reserves_turn(message: object) -> bool:
@@ -73,6 +97,7 @@ class Mailbox(Generic[Message]):
         self._appends = 0  # those that wait, and the one that is being applied
         self._data = 0
         self._commands = 0  # of the client, data not among them; refused events are
+        self._command_bytes = 0
         self._results = 0
         self._room = trio.Event()  # for results
         self.refused = 0
@@ -131,13 +156,17 @@ class Mailbox(Generic[Message]):
             self._data += 1
             self._turns += turn
             self._appends += isinstance(command, AppendAudio)
-        elif self._commands >= self._limits.max_pending_commands:
-            self.refused += 1
-            raise RemoteProtocolError(
-                "input_backpressure", "too many commands are waiting for this session", event_id=command.event_id
-            )
         else:
+            size = command_bytes(command)
+            if self._commands >= self._limits.max_pending_commands or (
+                size and self._command_bytes and self._command_bytes + size > self._limits.max_pending_command_bytes
+            ):
+                self.refused += 1
+                raise RemoteProtocolError(
+                    "input_backpressure", "too many commands are waiting for this session", event_id=command.event_id
+                )
             self._commands += 1
+            self._command_bytes += size
         self._messages.append(command)
         self._wakeup.set()
 
@@ -175,7 +204,10 @@ class Mailbox(Generic[Message]):
         if isinstance(message, DATA_COMMANDS):
             self._bytes -= input_bytes(message)
             self._data -= 1
-        elif isinstance(message, Command | RefusedEvent):
+        elif isinstance(message, Command):
+            self._commands -= 1
+            self._command_bytes -= command_bytes(message)
+        elif isinstance(message, RefusedEvent):
             self._commands -= 1
         elif isinstance(message, HeardResult):
             self._results -= 1
