@@ -204,7 +204,9 @@ def rows(result: Json) -> list[tuple[object, ...]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sessions", type=lambda text: [int(part) for part in text.split(",")], default=[64, 128])
+    parser.add_argument(
+        "--sessions", type=lambda text: text.split(","), default=["64", "128"], help="64,128:30: 128 for 30 s only"
+    )
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--ramp", type=float, default=8.0, help="seconds in which the sessions come in")
     parser.add_argument("--clients", type=int, default=max(1, min(12, (os.cpu_count() or 2) - 3)))
@@ -216,7 +218,11 @@ def main() -> None:
     parser.add_argument("--machine", help="a word for it")
     parser.add_argument("--out", type=Path, help="folder for the JSON (rewritten after each number of sessions)")
     options = parser.parse_args()
-    options.rows = options.rows or max(options.sessions)
+    plan = [
+        (int(count), float(seconds or options.seconds))
+        for count, _, seconds in (s.partition(":") for s in options.sessions)
+    ]
+    options.rows = options.rows or max(count for count, _ in plan)
     console = wide_console()
     facts = machine(options.machine)
     print_machine(console, facts)
@@ -224,7 +230,7 @@ def main() -> None:
     console.print(f"server ready after {took:.1f} s")
     found: Json = {"machine": facts, "server_start_s": took, "admission": health(url)["replicas"][0], "phases": []}
     try:
-        for sessions in options.sessions:
+        for sessions, options.seconds in plan:
             result = phase(sessions, url, server.pid, options)
             found["phases"].append(result)
             columns = ("measure", "wanted", "measured", "kept")
