@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from typing import Generic, TypeVar
 
@@ -29,6 +30,8 @@ PREEMPTING = (CancelResponse, CancelInput, BargeIn, ClearOutput, ClearInput)
 """Commands that win over an append which hangs (contract 1.2, 22)."""
 
 SMALL_COMMAND_BYTES = 4_096
+
+FIELD_NAMES = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in Command.__subclasses__()}
 
 
 @attrs.frozen
@@ -62,18 +65,20 @@ def input_bytes(command: Command) -> int:
 
 def command_bytes(command: Command) -> int:
     """What a command that is not data holds in memory while it waits, in bytes, where that is much; else 0."""
-    size = sum(_held_bytes(getattr(command, name)) for name in type(command).__slots__)
+    size = 0
+    for name in FIELD_NAMES[type(command)]:
+        size += _held_bytes(getattr(command, name))
     return size if size > SMALL_COMMAND_BYTES else 0
 
 
 def _held_bytes(value: object) -> int:
     """Bytes of the strings and containers in a JSON value, whose depth the wire has bounded."""
     if isinstance(value, str):
-        return value.__sizeof__()
+        return sys.getsizeof(value)
     if isinstance(value, dict):
-        return value.__sizeof__() + sum(key.__sizeof__() + _held_bytes(member) for key, member in value.items())
+        return sys.getsizeof(value) + sum(sys.getsizeof(key) + _held_bytes(member) for key, member in value.items())
     if isinstance(value, list):
-        return value.__sizeof__() + sum(map(_held_bytes, value))
+        return sys.getsizeof(value) + sum(map(_held_bytes, value))
     return 0
 
 
