@@ -10,6 +10,7 @@ import trio
 from wsproto.events import CloseConnection, Pong, TextMessage
 
 from tests.server.server_kit import (
+    UNREADABLE,
     Recorder,
     converse,
     make_app,
@@ -342,6 +343,40 @@ async def test_h4_pings_are_answered_while_the_endpoint_waits(serve: Any, quiet:
         await client.ping()
         with trio.fail_after(2):
             assert isinstance(await client.next_event(), Pong)
+
+
+async def test_a_ping_to_a_blocked_writer_does_not_stop_the_reading(serve: Any, quiet: Any) -> None:
+    """What a slow reader says behind its pings, a cancel perhaps, is heard while its answer still waits (24a)."""
+    heard: list[str | bytes] = []
+
+    async def talk(sock: ServerSocket) -> None:
+        def take(message: str | bytes) -> bool:
+            heard.append(message)
+            if message == "last":
+                everything.set()
+            return True
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_unreadable, sock)
+            await sock.receive_each(take)
+
+    everything = trio.Event()
+    bound = await serve(make_app(talk=Recorder(talk)))
+    async with raw_client(bound, "/talk", receive_buffer=4096) as client:
+        with trio.fail_after(1):
+            for number in range(500):
+                await client.stream.send_all(masked_frame(f"{number}".encode(), 9))
+            await client.send_text("last")
+            await everything.wait()
+        assert heard == ["last"]
+        with trio.fail_after(10):
+            # Of those that waited the newest needs an answer (RFC 6455, 5.5.3), behind the frame that was under way.
+            size, event = 0, await client.next_event()
+            while not isinstance(event, Pong) or event.payload != b"499":
+                size += len(event.data) if isinstance(event, TextMessage) else 0
+                event = await client.next_event()
+                assert isinstance(event, TextMessage | Pong)
+        assert size == UNREADABLE
 
 
 async def test_a_full_queue_holds_back_the_client_and_loses_nothing(serve: Any, quiet: Any) -> None:

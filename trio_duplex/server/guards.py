@@ -9,6 +9,8 @@ The TCP level (connection border, writes that can be cancelled, time limits, abo
 
 from __future__ import annotations
 
+import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO, StringIO
@@ -26,6 +28,7 @@ from hypercorn.protocol.ws_stream import ASGIWebsocketState, FrameTooLargeError,
 from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection, Message, Ping
 from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import LocalProtocolError
 
 from trio_duplex.server.frames import TextFrames, text_frames
 
@@ -103,6 +106,13 @@ class Link(Protocol):
     def note_websocket(self, websocket: GuardedWebSocket) -> None:
         """The WebSocket was accepted: no more time limits of the HTTP kind."""
 
+    @property
+    def writing(self) -> bool:
+        """Whether a write is under way, or waits for its turn."""
+
+    async def until_written(self) -> None:
+        """Wait for those. Cancellation: nothing happens."""
+
     async def write_out(self, data: bytes, timeout_s: float) -> None:
         """Send all of it; a checkpoint only where it has to wait, TooSlowError when that takes too long.
 
@@ -176,6 +186,7 @@ class GuardedWebSocket(WSStream):
         self._dropping = False
         self._deaf = False
         self._gone: tuple[int, str] | None = None
+        self._ping: Ping | None = None
         self._texts = TextFrames(self.config.websocket_max_message_size)
         self._sink: Callable[[str | bytes], None] | None = None
 
@@ -344,10 +355,34 @@ class GuardedWebSocket(WSStream):
                     self.buffer.clear()
                     await self._pass_on(message["bytes"] if message["text"] is None else message["text"])
             elif isinstance(event, Ping):
-                await self._send_wsproto_event(event.response())
+                await self._answer_ping(event)
             elif isinstance(event, CloseConnection):
                 await self._handle_close(event)
                 return
+
+    async def _answer_ping(self, ping: Ping) -> None:
+        """Trap: a pong that waits behind a slow reader's frame kept what the client said next from being read (24a).
+
+        The newest of the waiting pings is answered when that frame is out, which is enough (RFC 6455, 5.5.3).
+        """
+        if self._ping is None and not self._link.writing:
+            await self._pong(ping)
+            return
+        if self._ping is None:
+            self.task_group.spawn(self._answer_later)
+        self._ping = ping
+
+    async def _answer_later(self) -> None:
+        """Cancellation: no pong; the connection ends."""
+        await self._link.until_written()
+        ping, self._ping = self._ping, None
+        if ping is not None and not self.closed:
+            await self._pong(ping)
+
+    async def _pong(self, ping: Ping) -> None:
+        """Without a checkpoint before the write, in which another one could begin. Cancellation: as a write's."""
+        with contextlib.suppress(LocalProtocolError):  # our Close frame is out
+            await self._link.write_out(self.connection.send(ping.response()), math.inf)
 
     async def _handle_close(self, event: CloseConnection) -> None:
         state = self.connection.state

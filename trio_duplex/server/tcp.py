@@ -177,6 +177,16 @@ class Connection:
         """True while no request is in progress."""
         return self.stage == "head"
 
+    @property
+    def writing(self) -> bool:
+        """Whether a write waits for the peer."""
+        return self._send_lock.locked()
+
+    async def until_written(self) -> None:
+        """Wait until the writes that are under way are out. Cancellation: nothing happens."""
+        async with self._send_lock:
+            pass
+
     def abort(self) -> None:
         """Reset the connection at once.  A running app sees a disconnect; nobody is cancelled.  Idempotent."""
         if not self._aborted:
