@@ -107,3 +107,42 @@ def test_R2_a_few_drops_leave_no_trace() -> None:
 @pytest.mark.slow
 def test_R2_two_hundred_drops_leave_no_trace() -> None:
     check_drops(200, seed=2)
+
+
+async def test_a_superseded_socket_that_is_stuck_says_nothing_any_more(autojump_clock: trio.testing.MockClock) -> None:
+    """Never two live sockets (contract 22): what the old one still delivers changes nothing and ends nothing."""
+    stuck = Faults(stall_received_at=FIRST_BYTE, buffer_bytes=1_000)
+    async with open_stack(ScriptedOptions(script=lambda _: ANSWER), faults=(stuck,), ids=ReadableIds()) as stack:
+        old = await stack.duplex({**AUTO, "session_id": "sess_1"})
+        for ms, amplitude in ((400, 8_000), (640, 0)):
+            await old.send(append(ms, amplitude))
+        await trio.sleep(2)  # its writer waits for a reader by now
+        new = await resumed(stack, [old])
+        heard_ms = stack.session.clock_ms
+        await old.send(append(100, 0, event_id="late"))
+        await old.send("session.update", session={"instructions": "from the past"})
+        await old.send("no.such.event")
+        await old.send("session.close")
+        await new.until("rate_limits.updated")
+        await new.settled()
+        assert stack.session.clock_ms == heard_ms
+        assert stack.session.config.instructions != "from the past"
+        assert new.of("error") == []
+        await new.send("session.close")
+        await new.until("session.closed")
+
+
+async def test_a_superseded_socket_confirms_no_token(autojump_clock: trio.testing.MockClock) -> None:
+    """The new token's answer was lost: the old token works once more, though the old socket still talks (15.3)."""
+    stuck = Faults(stall_received_at=FIRST_BYTE, buffer_bytes=1_000)
+    async with open_stack(ScriptedOptions(script=lambda _: ANSWER), faults=(stuck,), ids=ReadableIds()) as stack:
+        old = await stack.duplex({**AUTO, "session_id": "sess_1"})
+        for ms, amplitude in ((400, 8_000), (640, 0)):
+            await old.send(append(ms, amplitude))
+        await trio.sleep(2)
+        lost = await resumed(stack, [old])
+        await old.send("session.heartbeat")
+        lost.socket.drop()
+        await trio.sleep(0.1)
+        new = await resumed(stack, [old])  # knows the first token only
+        await new.settled()

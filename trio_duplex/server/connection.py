@@ -97,9 +97,10 @@ class Connection:
     async def _read(self, entrance: Entrance) -> None:
         """Feed the mailbox; never waits for the session. Raises :class:`SocketGone` at the end.
 
-        Cancellation: nothing more is taken.
+        A socket that another one has superseded may take a while to go, when its peer does not read: what it still
+        brings is dropped, for there are never two live sockets (contract 22). Cancellation: nothing more is taken.
         """
-        session = entrance.session
+        session, attachment = entrance.session, entrance.attachment
         refusals = 0
         for event in entrance.held:
             try:
@@ -110,6 +111,8 @@ class Connection:
         def take(message: str | bytes) -> bool:
             nonlocal refusals
             self.hub.tally.received_bytes += payload_bytes(message)
+            if session.attachment is not attachment:
+                return True
             session.tokens.confirm()
             try:
                 if not isinstance(message, str) and len(message) > MAX_EVENT_BYTES:
@@ -126,7 +129,7 @@ class Connection:
         await self.socket.receive_each(take)
         log.warning("socket_refused_too_often", session_id=session.id)
         # The writer closes: closing beside it would make it fail, and with it this task, before the frame is out.
-        entrance.attachment.end(code=1008, reason="input_backpressure")
+        attachment.end(code=1008, reason="input_backpressure")
 
     def _take(self, session: Session, event: Json) -> None:
         """Decode one parsed client event and post its commands, in order."""
