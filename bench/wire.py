@@ -45,6 +45,8 @@ from trio_duplex.session.settings import SessionSettings
 from trio_duplex.testing import Hang, ScriptedOptions, ScriptedPlugin, ScriptedSession
 
 CHUNK_MS = 100
+PAUSE_S = 0.001
+"""Between two messages to the listener: they come one by one then, as those of live clients do."""
 RATE_HZ = 24_000
 
 
@@ -213,6 +215,7 @@ async def socket_cost(messages: int) -> dict[str, float]:
         before = cpu()
         for _ in range(messages):
             await ws.send_message(text)
+            await trio.sleep(PAUSE_S)
         await ws.ping()
         receive = (cpu() - before) / messages * 1e6
     before = cpu()

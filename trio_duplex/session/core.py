@@ -337,14 +337,22 @@ class Session(SessionBase):
             return
         if self.draining and isinstance(command, draining.REFUSED):
             raise RemoteProtocolError("session_closed", "the session is closing", event_id=command.event_id)
-        if isinstance(command, AppendAudio) and self.appends_admitted.repeats(command, self.generation_count):
-            log.debug("append_repeated", session_id=self.id)
+        if isinstance(command, AppendAudio):
+            self._post_append(command)
             return
         self.mailbox.post_command(command)
-        if isinstance(command, AppendAudio):
-            self.appends_admitted.admitted(command, self.generation_count)
-        elif isinstance(command, PREEMPTING):
+        if isinstance(command, PREEMPTING):
             self._hurry()
+
+    def _post_append(self, command: AppendAudio) -> None:
+        """An append counts once, however often a client that came back sends it (22)."""
+        if not self.resumable:
+            self.mailbox.post_command(command)
+        elif self.appends_admitted.repeats(command, self.generation_count):
+            log.debug("append_repeated", session_id=self.id)
+        else:
+            self.mailbox.post_command(command)
+            self.appends_admitted.admitted(command, self.generation_count)
 
     def _hurry(self) -> None:
         """Something that wins over a hanging append came: what the consumer waits for is given up soon (22)."""

@@ -6,14 +6,15 @@ sent is meant, also by a client that gives all its events one id.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
 from duplex_protocol.commands import AppendAudio
 
-LOOKED_AT: Final = 4096
-"""Bytes at either end of an append that, with its length, stand for the whole of it."""
+STRIDE: Final = 61
+"""One byte in so many stands, with the length, for the whole append: every append of every session is looked at."""
 
 
 class AdmittedAppends:
@@ -22,9 +23,12 @@ class AdmittedAppends:
     def __init__(self, most: int) -> None:
         self._most = most
         self._visits: OrderedDict[Hashable, int] = OrderedDict()
+        self._first_visit: float = math.inf
 
     def repeats(self, append: AppendAudio, visit: int) -> bool:
         """Whether it was admitted during an earlier visit; that one is forgotten then, so a third one counts again."""
+        if visit <= self._first_visit:
+            return False  # nearly always: nobody came back yet
         key = _key(append)
         if key is None or self._visits.get(key, visit) >= visit:
             return False
@@ -36,6 +40,7 @@ class AdmittedAppends:
         key = _key(append)
         if key is None:
             return
+        self._first_visit = min(self._first_visit, visit)
         self._visits[key] = visit
         self._visits.move_to_end(key)
         if len(self._visits) > self._most:
@@ -46,4 +51,4 @@ def _key(append: AppendAudio) -> Hashable | None:
     if append.event_id is None:
         return None
     audio = append.audio
-    return append.event_id, len(audio), hash(audio[:LOOKED_AT]), hash(audio[-LOOKED_AT:])
+    return append.event_id, len(audio), hash(audio[:STRIDE]), hash(audio[::STRIDE]), hash(audio[-STRIDE:])
