@@ -41,7 +41,9 @@ def decode_samples(audio: bytes, fmt: AudioFormat, *, param: str = "audio") -> F
         case "pcm_f32le":
             samples = np.frombuffer(audio, _FLOATS)
             # A sum of squares that is finite has finite terms: one pass for what nearly always is so.
-            if not math.isfinite(samples.dot(samples)) and not np.isfinite(samples).all():
+            with np.errstate(over="ignore", invalid="ignore"):  # which only mean that the second pass is needed
+                square = samples.dot(samples)
+            if not math.isfinite(square) and not np.isfinite(samples).all():
                 raise RemoteProtocolError("bad_audio", "a sample is not a finite number", param=param)
             return np.minimum(np.maximum(samples, _MOST_NEGATIVE), _MOST)
         case "g711_ulaw":

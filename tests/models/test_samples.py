@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 import wave
 
 import numpy as np
@@ -106,3 +107,14 @@ def test_int16_and_float_samples_encode_alike(encoding: Encoding) -> None:
     fmt = AudioFormat(encoding, 16_000)
     assert encode_samples(EVERY_LEVEL, fmt) == encode_samples(float_from_int16(EVERY_LEVEL), fmt)
     assert len(encode_samples(EVERY_LEVEL[:7], fmt)) == 7 * fmt.bytes_per_sample
+
+
+def test_floats_far_beyond_full_scale_are_clipped_without_a_warning() -> None:
+    """Their squares overflow; a warning of numpy's would be the client's to print, or to raise with ``-W error``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        samples = decode_samples(np.array([3e38, -1e30, 0.5], "<f4").tobytes(), F32)
+        assert samples.tolist() == [1.0, -1.0, 0.5]
+        for bits in (0x7F800001, 0x7FC00000, 0x7F800000, 0xFF800000):  # signalling and quiet NaN, both infinities
+            with pytest.raises(RemoteProtocolError):
+                decode_samples(np.array([0, bits], "<u4").tobytes(), F32)
