@@ -200,7 +200,7 @@ async def test_a_batch_is_bounded(autojump_clock: trio.testing.MockClock) -> Non
     log = journal()
     cursor = log.cursor(0)
     for _ in range(5):
-        log.append(Projected(frames=({"type": "big", "value": "x" * 30_000},)))
+        log.append(Projected(frames=({"type": "big", "value": "x" * 7_500},)))
     assert [len(cursor.next_batch_nowait()) for _ in range(2)] == [3, 2]
 
 

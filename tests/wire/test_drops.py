@@ -146,3 +146,22 @@ async def test_a_superseded_socket_confirms_no_token(autojump_clock: trio.testin
         await trio.sleep(0.1)
         new = await resumed(stack, [old])  # knows the first token only
         await new.settled()
+
+
+async def test_a_slow_link_takes_a_whole_replay_in_one_visit(autojump_clock: trio.testing.MockClock) -> None:
+    """Five seconds are for one write (1.2): a batch must not be so big that a link which takes every event fails."""
+    slow = Faults(reads_per_s=6_000, buffer_bytes=4_000)
+    async with open_stack(
+        ScriptedOptions(script=lambda _: ANSWER), faults=(Faults(), slow), ids=ReadableIds()
+    ) as stack:
+        first = await stack.duplex({**AUTO, "session_id": "sess_1"})
+        for ms, amplitude in ((400, 8_000), (640, 0)):
+            await first.send(append(ms, amplitude))
+        await first.until("rate_limits.updated")
+        first.socket.drop()
+        del first.events[5:]  # as if nothing behind had arrived
+        with trio.fail_after(120):
+            again = await resumed(stack, [first])
+            await again.until("rate_limits.updated")
+        assert not again.ended.is_set()
+        assert sum(len(str(e)) for e in again.events) > 100_000

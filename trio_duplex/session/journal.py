@@ -20,8 +20,10 @@ from duplex_protocol.values import Json
 Encode = Callable[[Json, int | None], bytes]
 """(wire event without id and number, number) → its UTF-8 JSON; called exactly once per wire event."""
 
-BATCH_BYTES: Final = 65_536
-"""What a batch may hold before it is closed: one write to a socket of which a slow peer takes the whole."""
+BATCH_BYTES: Final = 16_384
+"""What a batch may hold before it is closed. One write has five seconds (contract 1.2), so a batch is no bigger than an
+event may be: a link that is just fast enough for the events must be fast enough for a replay of them.
+"""
 FRAME_BYTES: Final = 400
 """What a wire event holds beside its audio and words, about."""
 
@@ -337,7 +339,7 @@ class Cursor:
         return entry.data
 
     def next_batch_nowait(self) -> list[bytes]:
-        """The bytes of the next wire events that can go out in one write: at least one, about 64 KiB at most.
+        """The bytes of the next wire events that can go out in one write: at least one, about 16 KiB at most.
 
         A droppable entry (contract 24a) is numbered only when it stands first: what waits behind a batch in hand can
         still be taken back, as if the events were taken one by one. Raises as :meth:`next_nowait`.
