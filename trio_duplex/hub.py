@@ -205,6 +205,7 @@ class Hub:
             if self._sessions.get(session_id) is session:
                 del self._sessions[session_id]
             self._empty.set()
+            self._gone(session)
 
         session = Session(
             session_id=session_id,
@@ -241,6 +242,10 @@ class Hub:
         self.opened += 1
         log.info("session_opened", session_id=session_id, incarnation=incarnation, dialect=dialect.name)
         return session
+
+    def _gone(self, session: Session) -> None:
+        """It left the directory: a socket may still read its last events, nobody can come back to it."""
+        session.journal.release()
 
     def _remember_incarnation(self, session_id: str, following: int) -> None:
         """Bounded: the id that was not used for longest is forgotten, and would count from 0 again."""

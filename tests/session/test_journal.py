@@ -226,3 +226,31 @@ async def test_waiting_for_a_batch_ends_with_the_journal_and_takes_nothing_when_
         nursery.start_soon(end)
         with pytest.raises(trio.EndOfChannel):
             await cursor.next_batch()
+
+
+async def test_what_is_kept_for_replay_goes_with_the_last_reader_of_an_ended_session(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    log = journal()
+    for kind in "abc":
+        log.append(one(kind))
+    cursor = log.cursor(0)
+    cursor.next_nowait()
+    log.release()
+    assert drain(cursor) == [("b", 2), ("c", 3)]
+    assert log.statistics().kept == 3  # the socket is still there
+    log.append(one("closed"))
+    log.close()
+    assert drain(cursor) == [("closed", 4)]
+    cursor.stop()
+    numbers = log.statistics()
+    assert (numbers.kept, numbers.kept_bytes, numbers.pending_bytes, numbers.head) == (0, 0, 0, 4)
+
+
+async def test_an_ended_session_without_a_reader_keeps_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal()
+    log.append(one("a"))
+    log.release()
+    assert log.statistics().pending_bytes == 0
+    with pytest.raises(JournalGap):
+        log.cursor(0)

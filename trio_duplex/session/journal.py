@@ -114,6 +114,7 @@ class Journal:
         self._emptied = trio.Event()
         self.head = 0
         self.closed = False
+        self._released = False
         self.overflowed = False
 
     # --- writing ---
@@ -169,6 +170,15 @@ class Journal:
         self.closed = True
         for cursor in self._cursors:
             cursor.wake()
+
+    def release(self) -> None:
+        """Nobody will come back: with the last cursor goes everything that was kept for replay.
+
+        The objects of an ended session may wait for the garbage collector; their megabytes may not.
+        """
+        self._released = True
+        if not self._cursors:
+            self._discard_pending()
 
     # --- reading ---
 
@@ -301,6 +311,8 @@ class Journal:
 
     def _detach(self, cursor: Cursor) -> None:
         self._cursors.discard(cursor)
+        if self._released:
+            self.release()
 
 
 class Cursor:
