@@ -9,6 +9,7 @@ No listener, no JSON text, no global state; any number of hubs live side by side
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,9 @@ import structlog
 import trio
 
 from duplex_protocol import wire
+from duplex_protocol.audio_formats import Encoding
 from duplex_protocol.client_events import event_session
+from duplex_protocol.commands import AckPlayback, AppendAudio, AppendHints, Command
 from duplex_protocol.dialect import MAX_EVENT_BYTES, Dialect
 from duplex_protocol.errors import RemoteProtocolError
 from duplex_protocol.realtime import RealtimeDialect
@@ -176,13 +179,24 @@ class Visit:
     session: Session
     attachment: Attachment
     _refusals: int = attrs.field(default=0, init=False)
+    _proven: tuple[object, object] | None = attrs.field(default=None, init=False)
+    _encoding: Encoding | None = attrs.field(default=None, init=False)
+    _rate_hz: int | None = attrs.field(default=None, init=False)
 
     def post(self, event: Json | bytes) -> bool:
         """Decode one client event and post its commands; what is wrong with it comes back as an event, in its place."""
         session = self.session
         try:
-            for command in session.dialect.decode(_parsed(event)):
-                session.post(command)
+            parsed = _parsed(event)
+            own = self._own_command(parsed) if parsed is event else None
+            if own is not None:
+                session.post(own)
+            else:
+                for command in session.dialect.decode(parsed):
+                    if parsed is event and isinstance(command, AppendAudio):
+                        self._proven = (parsed["format"], parsed["sample_rate_hz"])
+                        self._encoding, self._rate_hz = command.encoding, command.rate_hz
+                    session.post(command)
         except RemoteProtocolError as error:
             if error.code == "session_closed" or session.post_refusal(error):
                 return True
@@ -194,19 +208,46 @@ class Visit:
             self._refusals = 0
         return True
 
-    async def frames(self) -> list[Json]:
-        """What the session says next; ``trio.EndOfChannel`` after the last. Cancellation loses nothing."""
-        cursor = self.attachment.cursor
-        numbered = await cursor.next_frames()
-        while True:
-            try:
-                numbered += cursor.next_frames_nowait()
-            except (trio.WouldBlock, trio.EndOfChannel):
-                break
+    def _own_command(self, event: Json) -> Command | None:
+        """The command of an event that our own client built: what the client made itself needs no second check.
+
+        That is all of an acknowledgement, and of an append whose format was decoded before, the numbers beside the
+        audio. None for an append with anything else that the client was given: it goes the whole way.
+        """
+        if event["type"] == "playback.ack":
+            return AckPlayback(
+                event_id=event["event_id"],
+                played_ms=event["played_ms"],
+                committed_ms=event["committed_ms"],
+                response_id=event.get("response_id"),
+                item_id=event.get("item_id"),
+            )
+        audio, is_speech = event.get("audio"), event.get("is_speech")
+        if (
+            not audio
+            or (event["format"], event["sample_rate_hz"]) != self._proven
+            or "video_frames" in event
+            or not (is_speech is None or isinstance(is_speech, bool))
+        ):
+            return None
+        return AppendAudio(
+            event_id=event["event_id"],
+            audio=audio,
+            encoding=self._encoding,
+            rate_hz=self._rate_hz,
+            hints=AppendHints(
+                duration_ms=event["duration_ms"], audio_end_ms=event["audio_end_ms"], is_speech=is_speech
+            ),
+        )
+
+    async def deliver(self, take: Callable[[Json], None]) -> None:
+        """Call ``take`` with every event when the session says it; returns after the last. Cancellation: stops."""
         new_id = self.hub.ids.event
-        return [
-            {"type": frame["type"], "event_id": new_id(), **frame, "server_event_seq": seq} for seq, frame in numbered
-        ]
+
+        def hand_over(seq: int, frame: Json) -> None:
+            take({"type": frame["type"], "event_id": new_id(), **frame, "server_event_seq": seq})
+
+        await self.attachment.cursor.hand_over_to(hand_over)
 
     async def keep_alive(self) -> None:
         """Renew the lease: a client whose scope is alive is alive. Cancellation: stops."""
@@ -228,10 +269,16 @@ class Visit:
 
 
 def _parsed(event: Json | bytes) -> Json:
-    """The event, with the checks of the wire; our own client's append holds nothing else that could be wrong."""
+    """The event, with the checks of the wire; what our own client builds holds nothing else that could be wrong.
+
+    The bytes of its audio count as the base64 text that they would be.
+    """
     if isinstance(event, bytes):
         return wire.parse(event)
+    audio = event.get("audio")
+    if audio is None:
+        return event
     frames = event.get("video_frames", ())
-    if len(event["audio"]) + sum(len(frame) for frame in frames) > MAX_EVENT_BYTES:
+    if (len(audio) + 2) // 3 * 4 + sum(len(frame) for frame in frames) > MAX_EVENT_BYTES:
         raise RemoteProtocolError("event_too_large", "the event is over 15 MiB", event_id=event["event_id"])
     return event

@@ -73,6 +73,8 @@ def milliseconds(value: Any, param: str) -> float:
 
 def positive_ms(value: Any, param: str) -> float:
     """As :func:`milliseconds`; negative ones count as 0."""
+    if value.__class__ is int and 0 <= value <= MAX_EXACT:  # nearly every one
+        return int(value)
     return max(milliseconds(value, param), 0)
 
 
@@ -97,15 +99,15 @@ def anything(value: Any, param: str) -> Any:
 
 
 def base64_audio(value: Any, param: str) -> bytes:
-    """Strict base64 text → bytes, never empty.
+    """Strict base64 text → bytes, never empty. Bytes, which only a caller in this process can have, stay as they are.
 
     Raises ``bad_event`` for a value that is not a string or is empty, ``bad_audio`` for one that is not base64.
     """
-    if not isinstance(value, str):
+    if not isinstance(value, str | bytes):
         raise wrong_kind(param, "base64 text", value)
     if not value:
         raise RemoteProtocolError("bad_event", f"{param} is empty", param=param)
-    return strict_base64(value, param)
+    return value if isinstance(value, bytes) else strict_base64(value, param)
 
 
 def strict_base64(value: str, param: str, *, code: str = "bad_audio") -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from duplex_protocol.values import Json
@@ -20,10 +22,12 @@ class RecordingVisit(Visit):
 
     log: list[Json]
 
-    async def frames(self) -> list[Json]:
-        found = await super().frames()
-        self.log += [wire_copy(frame) for frame in found]
-        return found
+    async def deliver(self, take: Callable[[Json], None]) -> None:
+        def logged(frame: Json) -> None:
+            self.log.append(wire_copy(frame))
+            take(frame)
+
+        await super().deliver(logged)
 
 
 class RecordingHub(EmbeddedHub):

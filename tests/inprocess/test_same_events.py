@@ -5,25 +5,30 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from duplex_protocol import wire
+from duplex_protocol.commands import Command
 from tests.inprocess.inline_kit import OPTIONS, RecordingHub, converse
-from trio_duplex.client import AudioDelta, DuplexClient, DuplexProtocolError, SessionConfig
+from trio_duplex.client import AudioDelta, DuplexClient, DuplexEvent, DuplexProtocolError, SessionConfig, wrap_event
 from trio_duplex.client.inline import event_of, wire_copy
 from trio_duplex.hub import Hub
+from trio_duplex.inprocess import InlineDialect, Visit
 from trio_duplex.server.connection import Connection
 from trio_duplex.server.handshake import RealtimeHandshake
 from trio_duplex.server.socket import SocketLike
 from trio_duplex.session.settings import SessionSettings
-from trio_duplex.testing import MemoryNetwork, ScriptedOptions, ScriptedPlugin
+from trio_duplex.testing import MemoryNetwork, ScriptedOptions, ScriptedPlugin, silence, speech
 from trio_duplex.testing.schedule import run_seeded
+from trio_duplex.testing.scripted_model import ScriptedSession
 
 Json = dict[str, Any]
 Talk = Callable[[DuplexClient], Awaitable[Any]]
@@ -86,6 +91,20 @@ async def talk_and_err(client: DuplexClient) -> None:
         await trio.sleep(0.1)
 
 
+async def talk_wrong_audio(client: DuplexClient) -> None:
+    """Appends of the client's own making that a session refuses, among those that it takes."""
+    good = speech(100)
+    for pcm in (good, b"", good, good[:-1], bytearray(good), good):
+        await client.append_audio(pcm)
+        await trio.sleep(0.1)
+    await client.append_audio(good, is_speech=True)
+    await client.append_audio(good, video_frames=["@@@"])
+    await trio.sleep(0.1)
+    await client.ack_playback(100, response_id="resp_none")
+    await client.ack_playback(100)
+    await trio.sleep(1)
+
+
 async def talk_text(client: DuplexClient) -> None:
     """Items, updates and a text answer."""
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello?"}]}
@@ -97,7 +116,7 @@ async def talk_text(client: DuplexClient) -> None:
     await trio.sleep(1)
 
 
-@pytest.mark.parametrize("talk", [converse, talk_and_err, talk_text])
+@pytest.mark.parametrize("talk", [converse, talk_and_err, talk_wrong_audio, talk_text])
 def test_the_same_events_in_the_same_order(talk: Talk) -> None:
     expected, found = over_socket(talk, OPTIONS, None), in_process(talk, OPTIONS, None)
     assert normal(found) == normal(expected)
@@ -166,3 +185,95 @@ def test_audio_is_not_decoded_again_and_the_frame_stays_the_sessions() -> None:
     assert event_of(event.raw).audio == audio
     event.raw["metadata"]["audio_text_marks"].append("mine")
     assert marks == [{"text_chars": 1}]
+
+
+FIELDS = [name for name, value in vars(DuplexEvent).items() if isinstance(value, property) and name != "raw"]
+FIELDS += ["format", "audio_duration_ms"]
+
+
+def fields(event: DuplexEvent) -> dict[str, object]:
+    return {name: getattr(event, name, None) for name in FIELDS}
+
+
+async def test_events_read_the_same_before_and_after_their_raw_is_asked_for(autojump_clock: object) -> None:
+    read: list[tuple[dict[str, object], DuplexEvent]] = []
+    async with RecordingHub() as hub, hub.connect() as client:
+        async with trio.open_nursery() as nursery:
+
+            async def listen() -> None:
+                async for event in client.events():
+                    before = fields(event)
+                    read.append((before, event))
+
+            nursery.start_soon(listen)
+            await trio.testing.wait_all_tasks_blocked()
+            await client.append_audio(silence(400))
+            await converse(client)
+            nursery.cancel_scope.cancel()
+        log = hub.logs[0][-len(read) :]
+    assert {"response.output_audio.delta", "playback.acknowledged", "response.listen"} <= {e.type for _, e in read}
+    for (before, event), said in zip(read, log, strict=True):
+        wire_event = wrap_event(orjson.loads(orjson.dumps(said)))
+        assert before == fields(wire_event)
+        assert event.raw == said
+        assert fields(event) == before
+        assert event.raw is event.raw
+
+
+async def test_an_answer_cannot_come_before_whoever_sent_waits_for_it(autojump_clock: object) -> None:
+    async with RecordingHub() as hub, hub.connect() as client:
+        for _ in range(20):
+            await client.send({"type": "input_audio_buffer.clear"})
+            await client.wait_for("input_audio_buffer.cleared", timeout_s=5)
+
+
+async def test_a_chunk_is_taken_as_it_is_when_it_is_sent(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller may fill its buffer anew, although nothing is encoded on the way."""
+    chunk = bytearray(speech(100))
+    heard: list[float] = []
+    monkeypatch.setattr(ScriptedSession, "submit", lambda _, audio, **__: heard.append(float(abs(audio).max())))
+    async with RecordingHub() as hub, hub.connect() as client:
+        await client.append_audio(chunk)
+        chunk[:] = bytes(len(chunk))
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(heard) == 1
+    assert heard[0] > 0.1
+
+
+APPENDS = st.fixed_dictionaries(
+    {
+        "type": st.just("input_audio_buffer.append"),
+        "audio": st.binary(min_size=1, max_size=64),
+        "format": st.just("pcm16"),
+        "sample_rate_hz": st.just(16_000),
+        "duration_ms": st.integers(0, 10_000),
+        "audio_end_ms": st.integers(0, 2**40),
+        "event_id": st.text(min_size=1, max_size=9),
+    },
+    optional={"is_speech": st.booleans()},
+)
+ACKS = st.fixed_dictionaries(
+    {
+        "type": st.just("playback.ack"),
+        "played_ms": st.integers(0, 2**40),
+        "committed_ms": st.integers(0, 2**40),
+        "event_id": st.text(min_size=1, max_size=9),
+    },
+    optional={"response_id": st.text(), "item_id": st.text()},
+)
+
+
+@given(st.lists(APPENDS | ACKS, min_size=1, max_size=4))
+def test_what_the_client_built_is_the_command_of_its_json(events: list[Json]) -> None:
+    posted: list[Command] = []
+    session: Any = SimpleNamespace(dialect=InlineDialect(view="duplex"), post=posted.append)
+    visit = Visit(cast(Any, None), session, cast(Any, None))
+    for event in events:
+        assert visit.post(event)
+    expected = []
+    for event in events:
+        text = wire.encode(event, event_id=event["event_id"], server_event_seq=None)
+        expected += InlineDialect(view="duplex").decode(wire.parse(text))
+    assert posted == expected

@@ -67,33 +67,56 @@ async def test_waits_and_ends(autojump_clock: trio.testing.MockClock) -> None:
     cursor = log.cursor(0)
     seen: list[str] = []
 
-    async def read() -> None:
-        while True:
-            try:
-                seen.extend(frame["type"] for _, frame in await cursor.next_frames())
-            except trio.EndOfChannel:
-                return
+    def take(seq: int, frame: Json) -> None:
+        seen.append(f"{seq} {frame['type']}")
 
+    log.append(entry("early", "too"))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(read)
+        nursery.start_soon(cursor.hand_over_to, take)
         await trio.testing.wait_all_tasks_blocked()
+        assert seen == ["1 early", "2 too"]
         log.append(entry("a"))
-        log.append(entry("b"))
+        log.append(entry("b"), epoch=0)
+        assert seen[2:] == ["3 a", "4 b"], "nobody had to wake for them"
         await log.wait_taken()
         log.append(entry("last"))
         log.close()
-    assert seen == ["a", "b", "last"]
+    assert seen[4:] == ["5 last"]
+    assert cursor.position == log.head == 5
+
+
+async def test_what_waits_in_a_closed_journal_is_handed_over(autojump_clock: trio.testing.MockClock) -> None:
+    log = journal()
+    cursor = log.cursor(0)
+    log.append(entry("a", "b"))
+    log.close()
+    seen: list[int] = []
+    await cursor.hand_over_to(lambda seq, _: seen.append(seq))
+    assert seen == [1, 2]
 
 
 async def test_cancelled_wait_takes_nothing_and_stop_ends(autojump_clock: trio.testing.MockClock) -> None:
     log = journal()
     cursor = log.cursor(0)
     log.append(entry("a"))
+    seen: list[int] = []
+
+    def take(seq: int, _: Json) -> None:
+        seen.append(seq)
+
     with trio.CancelScope() as scope:
         scope.cancel()
-        await cursor.next_frames()
-    assert drain(cursor) == [(1, "a")]
-    cursor.stop()
+        await cursor.hand_over_to(take)
+    assert (seen, drain(cursor)) == ([], [(1, "a")])
+    with trio.move_on_after(1):
+        await cursor.hand_over_to(take)
     log.append(entry("b"))
+    assert (seen, drain(cursor)) == ([], [(2, "b")]), "a reader that was cancelled is told nothing more"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cursor.hand_over_to, take)
+        await trio.testing.wait_all_tasks_blocked()
+        cursor.stop()
+    log.append(entry("c"))
+    assert seen == []
     with pytest.raises(trio.EndOfChannel):
         cursor.next_frames_nowait()

@@ -226,6 +226,12 @@ def test_cuts_are_prefixes_that_only_grow(text: str, raw: list[TextMark], durati
     assert cuts == sorted(cuts, key=len)
 
 
+@given(marks_strategy, st.builds(TextMark, st.integers(0, 60), st.integers(0, 6000)))
+def test_one_more_mark_is_merged_as_all_of_them_are(raw: list[TextMark], mark: TextMark) -> None:
+    known = merge_marks((), raw)
+    assert merge_marks(known, [mark]) == merge_marks((), [*known, mark])
+
+
 @given(
     st.lists(
         st.tuples(

@@ -220,8 +220,12 @@ class DuplexClient:
         DuplexSessionClosedError after the end; DuplexConnectionError if it could not be sent (nothing is queued while
         a connection is being resumed). When cancelled, the event was sent whole or not at all.
         """
+        return await self._send(event)
+
+    async def _send(self, event: Mapping[str, Any], *, own: bool = False) -> str:
+        """As :meth:`send`; `own` as in `LinkBase.send`."""
         stamped = self._stamped(event)
-        await self._link.send(stamped)
+        await self._link.send(stamped, own=own)
         event_id: str = stamped["event_id"]
         return event_id
 
@@ -241,6 +245,12 @@ class DuplexClient:
         `video_frames` are base64 JPEG or PNG; a data-URL prefix is stripped. Raises and cancels like `send`; a chunk
         that was not sent does not count into `audio_end_ms`.
         """
+        return await self._append(pcm, is_speech, video_frames)
+
+    async def _append(
+        self, pcm: bytes, is_speech: bool | None, video_frames: Sequence[str] | None, *, yields: bool = True
+    ) -> str:
+        """As :meth:`append_audio`. `yields` False: a checkpoint of the caller follows at once."""
         self._appended_bytes += len(pcm)
         message = self._stamped(
             append_message(
@@ -252,7 +262,7 @@ class DuplexClient:
             )
         )
         try:
-            await self._link.send(message, own=True)
+            await self._link.send(message, own=True, yields=yields)
         except (DuplexConnectionError, DuplexSessionClosedError):
             self._appended_bytes -= len(pcm)
             raise
@@ -284,7 +294,7 @@ class DuplexClient:
             video_frames=video_frames,
             stacked_video_frames=stacked_video_frames,
         ):
-            await self.append_audio(piece.pcm, is_speech=is_speech, video_frames=piece.frames or None)
+            await self._append(piece.pcm, is_speech, piece.frames or None, yields=not realtime)
             carried += bool(piece.frames)
             if realtime:
                 await trio.sleep_until(started_at_s + piece.end_ms / 1000)
@@ -331,7 +341,8 @@ class DuplexClient:
             event["response_id"] = response_id
         if item_id is not None:
             event["item_id"] = item_id
-        return await self.send(event)
+        # An id that the server gave itself and numbers within its audio: nothing of a stranger is left to be checked.
+        return await self._send(event, own=received_ms is not None and (response_id is None or item_id is None))
 
     async def truncate_item(self, item_id: str, audio_end_ms: float, *, content_index: int = 0) -> str:
         """Cut an assistant item at `audio_end_ms`, kept between 0 and the audio received of it.

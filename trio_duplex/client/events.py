@@ -7,7 +7,7 @@ when a field is missing or has another type than promised.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import attrs
@@ -39,45 +39,61 @@ class DuplexEvent:
     were made by hand).
     """
 
-    raw: JsonDict
-    """The wire dictionary, unchanged."""
+    # What the fields are read from: `raw`, or a frame of a session in this process, which nobody may be given.
+    _said: JsonDict = attrs.field(alias="raw")
     received_at_s: float | None = attrs.field(default=None, kw_only=True)
     """`time.monotonic()` at which the reader had it."""
+    _to_wire: Callable[[JsonDict], JsonDict] | None = attrs.field(default=None, init=False, repr=False)
+
+    @property
+    def raw(self) -> JsonDict:
+        """The wire dictionary, unchanged."""
+        if self._to_wire is not None:
+            self._said = self._to_wire(self._said)
+            self._to_wire = None
+        return self._said
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(raw={self.raw!r}, received_at_s={self.received_at_s!r})"
+
+    def _keep_frame(self, to_wire: Callable[[JsonDict], JsonDict]) -> None:
+        """What was given is not a wire dictionary yet: `to_wire` makes one of it, once, when somebody asks for it."""
+        self._to_wire = to_wire
 
     @property
     def type(self) -> str:
         """The wire type; empty when there is none."""
-        return _str(self.raw.get("type")) or ""
+        return _str(self._said.get("type")) or ""
 
     @property
     def event_id(self) -> str | None:
         """The server's id of this event."""
-        return _str(self.raw.get("event_id"))
+        return _str(self._said.get("event_id"))
 
     @property
     def session_id(self) -> str | None:
         """Top-level `session_id`, else `session.id`."""
-        return _str(self.raw.get("session_id")) or _str(_member(self.raw.get("session"), "id"))
+        return _str(self._said.get("session_id")) or _str(_member(self._said.get("session"), "id"))
 
     @property
     def response_id(self) -> str | None:
         """Top-level `response_id`, else `response.id`."""
-        return _str(self.raw.get("response_id")) or _str(_member(self.raw.get("response"), "id"))
+        return _str(self._said.get("response_id")) or _str(_member(self._said.get("response"), "id"))
 
     @property
     def item_id(self) -> str | None:
         """Top-level `item_id`, else `item.id`."""
-        return _str(self.raw.get("item_id")) or _str(_member(self.raw.get("item"), "id"))
+        return _str(self._said.get("item_id")) or _str(_member(self._said.get("item"), "id"))
 
     @property
     def server_event_seq(self) -> int | None:
         """The event's number in the session; None for the few that have none."""
-        return _int(self.raw.get("server_event_seq"))
+        return _int(self._said.get("server_event_seq"))
 
     @property
     def sample_rate_hz(self) -> int | None:
         """Rate of the event's audio, when it says."""
-        return _int(self.raw.get("sample_rate_hz"))
+        return _int(self._said.get("sample_rate_hz"))
 
     @property
     def audio(self) -> bytes | None:
@@ -88,7 +104,7 @@ class DuplexEvent:
     def text(self) -> str | None:
         """`text`, `delta` or `transcript`, the first that is a string."""
         for key in ("text", "delta", "transcript"):
-            value = self.raw.get(key)
+            value = self._said.get(key)
             if isinstance(value, str):
                 return value
         return None
@@ -191,7 +207,7 @@ class ResponseDone(DuplexEvent):
         return Deadlines.from_wire(_member(_member(self.raw.get("response"), "metadata"), "deadlines"))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AudioDelta(DuplexEvent):
     """One chunk of assistant audio; decoded once, on first use."""
 
@@ -222,12 +238,12 @@ class AudioDelta(DuplexEvent):
     @property
     def format(self) -> str | None:
         """Encoding of the decoded bytes as the server names it."""
-        return _str(self.raw.get("format"))
+        return _str(self._said.get("format"))
 
     @property
     def audio_duration_ms(self) -> int | None:
         """Cumulative length of the response's audio up to this delta, when the server says."""
-        return _int(_member(self.raw.get("metadata"), "audio_duration_ms"))
+        return _int(_member(self._said.get("metadata"), "audio_duration_ms"))
 
 
 class TranscriptDelta(DuplexEvent):
@@ -325,6 +341,13 @@ def wrap_event(raw: JsonDict, *, received_at_s: float | None = None) -> DuplexEv
     kind = raw.get("type")
     cls = EVENT_CLASSES.get(kind, DuplexEvent) if isinstance(kind, str) else DuplexEvent
     return cls(raw, received_at_s=received_at_s)
+
+
+def base64_text(value: object) -> str:
+    """The encoder's hook: bytes become base64 text. TypeError for everything else that is no JSON value."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return pybase64.b64encode_as_string(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def _decode_base64(text: str) -> bytes | None:

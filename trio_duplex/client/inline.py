@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import orjson
-import pybase64
 import trio
 
 from .client import DuplexClient
 from .errors import DuplexConnectionError, DuplexSessionClosedError
-from .events import AudioDelta, DuplexEvent, JsonDict, wrap_event
+from .events import AudioDelta, DuplexEvent, JsonDict, base64_text, wrap_event
 from .link_base import TEARDOWN_TIMEOUT_S, LinkBase
 from .session_state import SessionState
 from .values import SessionConfig
@@ -31,13 +30,16 @@ class InlineVisit(Protocol):
     def post(self, event: JsonDict | bytes) -> bool:
         """Give the session one client event; never blocks. Bytes are its JSON: the event is a stranger's.
 
+        A dictionary is one that the client built itself; audio in it is `bytes`.
+
         False: the session gave this client up, as a server closes the socket of somebody who sends faster than can be
         taken, again and again."""
 
-    async def frames(self) -> list[JsonDict]:
-        """The next server events, at least one, with ids and numbers; audio in them is still `bytes`.
+    async def deliver(self, take: Callable[[JsonDict], None]) -> None:
+        """Task: call `take` with each server event when it appears, with id and number; audio in it is still `bytes`.
 
-        `trio.EndOfChannel` after the last. Cancellation loses none."""
+        `take` is called from inside the session, which must not be disturbed: it is quick, never raises and changes
+        nothing but the client. Returns after the session's last event. Cancellation ends it; before, none is lost."""
 
     async def keep_alive(self) -> None:
         """Task: the session's lease does not run out while this runs. Cancellation ends it."""
@@ -109,8 +111,11 @@ class InlineLink(LinkBase):
         nursery.start_soon(self._read, found)
         nursery.start_soon(found.keep_alive)
 
-    async def send(self, event: dict[str, Any], *, own: bool = False) -> None:
-        """Give the session one event; always a checkpoint, at which the session may already act on it.
+    async def send(self, event: dict[str, Any], *, own: bool = False, yields: bool = True) -> None:
+        """Give the session one event, behind a checkpoint; the session acts on it at the caller's next one.
+
+        So whoever waits for the answer behind this does not miss it. With `yields` False only cancellation is looked
+        for.
 
         When cancelled, the event was not given. TypeError for what JSON cannot say.
         """
@@ -120,11 +125,15 @@ class InlineLink(LinkBase):
             raise DuplexConnectionError("not connected")
         # A stranger's dictionary is checked and copied as a socket would do it; there is no audio in it as a rule.
         given = event if own else orjson.dumps(event)
-        await trio.lowlevel.checkpoint_if_cancelled()
+        if yields:
+            await trio.lowlevel.checkpoint()
+            if self.end is not None:
+                raise DuplexSessionClosedError(self.end.reason)
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
         if not self._visit.post(given):
             self.finish("connection lost: too much input is waiting for this session", expected=False)
             self._visit.leave()
-        await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def heartbeat(self, interval_s: float) -> None:
         """Not needed here: `InlineVisit.keep_alive` does it. Only a checkpoint."""
@@ -155,25 +164,28 @@ class InlineLink(LinkBase):
 
     async def _read(self, visit: InlineVisit) -> None:
         """Task: the only reader. Never waits for a consumer. Ends with the session."""
-        while self.end is None:
-            try:
-                frames = await visit.frames()
-            except trio.EndOfChannel:
-                # Only a hub that dies itself leaves a session without its last event.
-                self.finish("connection lost: the hub has ended", expected=self._closing)
-                return
-            now = time.monotonic()
-            for frame in frames:
-                self.counters.frames_received += 1
-                self._take(event_of(frame, received_at_s=now))
+        await visit.deliver(self._take_frame)
+        if self.end is None:
+            # Only a hub that dies itself leaves a session without its last event.
+            self.finish("connection lost: the hub has ended", expected=self._closing)
+
+    def _take_frame(self, frame: JsonDict) -> None:
+        if self.end is None:
+            self.counters.frames_received += 1
+            self._take(event_of(frame, received_at_s=time.monotonic()))
 
 
 def event_of(frame: JsonDict, *, received_at_s: float | None = None) -> DuplexEvent:
     """The typed event of a server's frame before encoding. `raw` is a copy, and what the wire would have said.
 
-    An audio delta keeps the bytes it came with, so that they are not decoded again.
+    Of the events that come many times a second the copy is made when it is asked for: their frames are built for this
+    one event, so nothing changes in them. An audio delta keeps the bytes it came with, which are not decoded again.
     """
-    event = wrap_event(wire_copy(frame), received_at_s=received_at_s)
+    if frame.get("type") not in _COPIED_LATE:
+        event = wrap_event(wire_copy(frame), received_at_s=received_at_s)
+    else:
+        event = wrap_event(frame, received_at_s=received_at_s)
+        event._keep_frame(wire_copy)
     if isinstance(event, AudioDelta):
         audio = frame.get("delta")
         if isinstance(audio, bytes):
@@ -186,17 +198,20 @@ def wire_copy(frame: JsonDict) -> JsonDict:
     return {key: value if value.__class__ in _PLAIN else _copied(value) for key, value in frame.items()}
 
 
+_COPIED_LATE = frozenset(
+    {
+        "response.output_audio.delta",
+        "response.output_audio_transcript.delta",
+        "response.output_text.delta",
+        "response.listen",
+        "playback.acknowledged",
+    }
+)
 _PLAIN = frozenset({str, int, bool, type(None)})
 
 
 def _copied(value: object) -> object:
     if value.__class__ is bytes:
-        return _base64_text(value)
+        return base64_text(value)
     # Small structures beside the audio: the encoder's own code copies them faster than a walk in Python would.
-    return orjson.loads(orjson.dumps(value, default=_base64_text))
-
-
-def _base64_text(value: object) -> str:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return pybase64.b64encode_as_string(value)
-    raise TypeError(f"{type(value).__name__} is not a JSON value")
+    return orjson.loads(orjson.dumps(value, default=base64_text))

@@ -11,7 +11,7 @@ import orjson
 import trio
 
 from .errors import DuplexClientError, DuplexConnectionError, DuplexSessionClosedError, unwrapped
-from .events import ConnectionResumed, DuplexEvent, wrap_event
+from .events import ConnectionResumed, DuplexEvent, base64_text, wrap_event
 from .link_base import TEARDOWN_TIMEOUT_S, LinkBase
 from .resume import Resumed, resume_session
 from .session_state import SessionState, parse_frame
@@ -77,9 +77,9 @@ class Link(LinkBase):
         nursery.start_soon(self._acknowledge)
         await self.send(opening)
 
-    async def send(self, event: dict[str, Any], *, own: bool = False) -> None:
+    async def send(self, event: dict[str, Any], *, own: bool = False, yields: bool = True) -> None:
         """Send one event as JSON text; raises and cancels like `send_text`, TypeError for what JSON cannot say."""
-        await self.send_text(orjson.dumps(event).decode())
+        await self.send_text(orjson.dumps(event, default=base64_text if own else None).decode())
 
     async def send_text(self, text: str) -> None:
         """Send one frame, whole or not at all, also when cancelled.

@@ -10,7 +10,7 @@ import trio
 
 from .counters import LinkCounters
 from .events import DuplexEvent
-from .session_state import SessionEnd, SessionState
+from .session_state import TALK, SessionEnd, SessionState
 
 TEARDOWN_TIMEOUT_S = 2.0
 """Upper bound for the shielded clean-up on any way out."""
@@ -42,10 +42,11 @@ class LinkBase(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def send(self, event: dict[str, Any], *, own: bool = False) -> None:
+    async def send(self, event: dict[str, Any], *, own: bool = False, yields: bool = True) -> None:
         """Send one event, whole or not at all, also when cancelled.
 
-        `own`: the client built it, so it holds nothing but JSON values.
+        `own`: the client built it, so it holds nothing but JSON values, and `bytes` for audio. `yields` False: the
+        caller has a checkpoint right behind this one, which may therefore be no more than a look for cancellation.
 
         DuplexSessionClosedError after the end; DuplexConnectionError when it cannot be sent: nothing is queued.
         """
@@ -79,6 +80,9 @@ class LinkBase(abc.ABC):
         if self._state.is_duplicate(event):
             self.counters.duplicates_dropped += 1
             return False
+        if type(event) in TALK:
+            self._on_event(event)
+            return True
         self._state.absorb(event)
         self._on_event(event)
         end = self._state.end_of(event, closing=self._closing)

@@ -8,15 +8,23 @@ import attrs
 import orjson
 
 from .events import (
+    AudioDelta,
     DuplexEvent,
     ErrorEvent,
+    ListenDecision,
     SessionClosed,
     SessionCreated,
     SessionExpired,
     SessionResumed,
     SessionUpdated,
+    SpeakDecision,
+    TextDelta,
+    TranscriptDelta,
     wrap_event,
 )
+
+TALK = frozenset({AudioDelta, TranscriptDelta, TextDelta, ListenDecision, SpeakDecision})
+"""Events that say nothing of the session itself; most are of these kinds."""
 
 
 @attrs.frozen

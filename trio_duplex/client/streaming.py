@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
-import pybase64
 
 from .values import AudioFormat, duplex_unit_boundary_ms
 
@@ -27,10 +26,13 @@ def append_message(
     is_speech: bool | None,
     video_frames: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """One `input_audio_buffer.append`. `audio_end_ms` is the end of this chunk since the start of the session."""
+    """One `input_audio_buffer.append`. `audio_end_ms` is the end of this chunk since the start of the session.
+
+    The audio in it is still bytes: whether it has to become text is the link's business.
+    """
     message: dict[str, Any] = {
         "type": "input_audio_buffer.append",
-        "audio": pybase64.b64encode(pcm).decode("ascii"),
+        "audio": pcm if type(pcm) is bytes else memoryview(pcm).tobytes(),
         "format": audio_format.encoding,
         "sample_rate_hz": audio_format.sample_rate_hz,
         "duration_ms": round(audio_format.duration_ms(len(pcm))),

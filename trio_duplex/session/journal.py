@@ -133,7 +133,10 @@ class Journal:
         self._appended_events += events
         self._prune(now_s)
         for cursor in self._cursors:
-            cursor.wake()
+            if cursor.take is None:
+                cursor.wake()
+            else:
+                cursor.hand_over(cursor.take)
 
     def drop_epoch(self, epoch: int, chosen: Callable[[object], bool] = lambda tag: True) -> list[object]:
         """Remove the untaken droppable entries of ``epoch`` whose tag is ``chosen``; returns their tags.
@@ -321,6 +324,7 @@ class Cursor:
     def __init__(self, journal: Journal, after: int) -> None:
         self._journal = journal
         self._wakeup = trio.Event()
+        self.take: Callable[[int, Json], None] | None = None
         self.position = after
         self.stopped = False
 
@@ -398,18 +402,28 @@ class Cursor:
         self.position = journal.head
         return frames
 
-    async def next_frames(self) -> list[tuple[int, Json]]:
-        """Wait for :meth:`next_frames_nowait`; always a checkpoint. Cancellation: nothing is taken."""
-        while True:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            try:
-                frames = self.next_frames_nowait()
-            except trio.WouldBlock:
+    def hand_over(self, take: Callable[[int, Json], None]) -> None:
+        """Give ``take`` every wire event there is, with its number; as :meth:`next_frames_nowait`, but never raises."""
+        journal = self._journal
+        while journal._pending and not self.stopped:
+            for seq, frame in self.next_frames_nowait():
+                take(seq, frame)
+
+    async def hand_over_to(self, take: Callable[[int, Json], None]) -> None:
+        """Call ``take`` with every wire event and its number as soon as it is appended; returns after the last one.
+
+        ``take`` runs inside the writer's call, so it must neither write nor raise; no task has to wake. Always a
+        checkpoint, before anything is taken. Cancellation: nothing more is taken.
+        """
+        await trio.lowlevel.checkpoint()
+        self.take = take
+        try:
+            self.hand_over(take)
+            while not self.stopped and not self._journal.closed:
                 self._wakeup = trio.Event()
                 await self._wakeup.wait()
-            else:
-                await trio.lowlevel.cancel_shielded_checkpoint()
-                return frames
+        finally:
+            self.take = None
 
     async def next(self) -> bytes:
         """Wait for the next wire event's bytes; always a checkpoint.

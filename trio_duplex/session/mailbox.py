@@ -30,6 +30,7 @@ PREEMPTING = (CancelResponse, CancelInput, BargeIn, ClearOutput, ClearInput)
 """Commands that win over an append which hangs (contract 1.2, 22)."""
 
 SMALL_COMMAND_BYTES = 4_096
+_HOLD_NOTHING = frozenset({type(None), bool, int, float})
 
 FIELD_NAMES = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in Command.__subclasses__()}
 
@@ -67,7 +68,9 @@ def command_bytes(command: Command) -> int:
     """What a command that is not data holds in memory while it waits, in bytes, where that is much; else 0."""
     size = 0
     for name in FIELD_NAMES[type(command)]:
-        size += _held_bytes(getattr(command, name))
+        value = getattr(command, name)
+        if value.__class__ not in _HOLD_NOTHING:
+            size += _held_bytes(value)
     return size if size > SMALL_COMMAND_BYTES else 0
 
 
@@ -103,6 +106,7 @@ class Mailbox(Generic[Message]):
         self._data = 0
         self._commands = 0  # of the client, data not among them; refused events are
         self._command_bytes = 0
+        self._large: deque[tuple[Command, int]] = deque()  # those of them that hold much, and how much
         self._results = 0
         self._room = trio.Event()  # for results
         self.refused = 0
@@ -171,7 +175,9 @@ class Mailbox(Generic[Message]):
                     "input_backpressure", "too many commands are waiting for this session", event_id=command.event_id
                 )
             self._commands += 1
-            self._command_bytes += size
+            if size:
+                self._command_bytes += size
+                self._large.append((command, size))
         self._messages.append(command)
         self._wakeup.set()
 
@@ -211,7 +217,8 @@ class Mailbox(Generic[Message]):
             self._data -= 1
         elif isinstance(message, Command):
             self._commands -= 1
-            self._command_bytes -= command_bytes(message)
+            if self._large and self._large[0][0] is message:
+                self._command_bytes -= self._large.popleft()[1]
         elif isinstance(message, RefusedEvent):
             self._commands -= 1
         elif isinstance(message, HeardResult):

@@ -11,7 +11,15 @@ from duplex_protocol.values import Playback, TextMark
 
 
 def merge_marks(known: tuple[TextMark, ...], new: Iterable[TextMark]) -> tuple[TextMark, ...]:
-    """Merge cumulative marks: sorted by time, deduplicated, both columns non-decreasing (contract 14.3, 1)."""
+    """Merge cumulative marks: sorted by time, deduplicated, both columns non-decreasing (contract 14.3, 1).
+
+    ``known`` is what a merge gave before.
+    """
+    new = tuple(new)
+    if known and len(new) == 1:  # one more mark behind the others: what every delta of a long answer brings
+        last, mark = known[-1], new[0]
+        if mark.audio_end_ms > last.audio_end_ms and mark.text_chars >= last.text_chars:
+            return (*known, mark)
     merged: list[TextMark] = []
     for mark in sorted({*known, *new}, key=lambda m: (m.audio_end_ms, m.text_chars)):
         chars = max(mark.text_chars, merged[-1].text_chars) if merged else mark.text_chars

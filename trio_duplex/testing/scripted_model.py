@@ -7,6 +7,8 @@ as square waves whose amplitude names the piece, so what arrives on the wire can
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -163,7 +165,7 @@ class ScriptedSession:
 
     def _hear_block(self, block: model.FloatAudio, ms: float) -> None:
         options = self.plugin.options
-        loud = bool(np.sqrt(np.mean(np.square(block))) >= options.onset_rms)
+        loud = math.sqrt(float(block @ block) / len(block)) >= options.onset_rms
         self._loud = self._loud or loud
         if loud:
             if self._speech_ms == 0:
@@ -275,11 +277,16 @@ class ScriptedSession:
             self._send.close()
 
 
+@functools.lru_cache(maxsize=256)
 def square_wave(index: int, ms: int, rate_hz: int) -> npt.NDArray[np.int16]:
-    """Piece ``index`` as int16[rate_hz * ms / 1000]: alternating samples of amplitude ``(index + 1) * STEP``."""
+    """Piece ``index`` as int16[rate_hz * ms / 1000]: alternating samples of amplitude ``(index + 1) * STEP``.
+
+    Read-only: the same piece is the same array.
+    """
     samples = rate_hz * ms // 1000
     wave = np.full(samples, (index + 1) * AMPLITUDE_STEP, np.int16)
     wave[1::2] *= -1
+    wave.flags.writeable = False
     return wave
 
 
