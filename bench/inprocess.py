@@ -3,10 +3,11 @@
 Run: python bench/inprocess.py [--sessions 100] [--seconds 6] [--rounds 3] [--out bench/results/inprocess.json]
 
 Each session streams a microphone in 100 ms appends for the whole time, asks once, and hears an answer of the scripted
-model in 100 ms pieces, acknowledging each as played. Both lanes run hub and clients in one process, one after the
-other, at real-time pace; a number is that process's CPU time, kernel included, while the conversations last (opening
-and closing apart). The rounds alternate; of each lane the least disturbed one counts. A process that cannot keep pace
-sends in batches, which makes the sockets look cheaper than they are at pace.
+model in 100 ms pieces, acknowledging each as played (the model tells its results at once, as PersonaPlex does). Both
+lanes run hub and clients in one process, one after the other, at real-time pace; a number is that process's CPU time,
+kernel included, while the conversations last (opening and closing apart). The rounds alternate; of each lane the least
+disturbed one counts. A process that cannot keep pace sends in batches, which makes the sockets look cheaper than they
+are at pace.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Crowd:
 def plugin(count: int, seconds: float) -> ScriptedPlugin:
     pieces = int((seconds - 2.5) * 1000 / PIECE_MS)
     script = [Piece("word ", PIECE_MS) for _ in range(pieces)]
-    return ScriptedPlugin(ScriptedOptions(script=lambda _: script, slots=count))
+    return ScriptedPlugin(ScriptedOptions(script=lambda _: script, slots=count, tells_at_once=True))
 
 
 def deployment(count: int) -> trio_duplex.Deployment:

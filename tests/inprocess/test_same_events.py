@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import attrs
 import orjson
 import pytest
 import trio
@@ -123,6 +124,13 @@ def test_the_same_events_in_the_same_order(talk: Talk) -> None:
     assert [e["server_event_seq"] for e in found] == list(range(1, len(found) + 1))
     assert len({e["event_id"] for e in found}) == len(found)
     assert "resume_token" not in found[0]
+
+
+def test_a_model_that_tells_at_once_says_the_same() -> None:
+    through_channel, at_once = (
+        in_process(converse, attrs.evolve(OPTIONS, tells_at_once=tells), None) for tells in (False, True)
+    )
+    assert normal(at_once) == normal(through_channel)
 
 
 REFUSED = {

@@ -15,7 +15,16 @@ import trio
 
 from .client import DuplexClient
 from .errors import DuplexConnectionError, DuplexSessionClosedError
-from .events import AudioDelta, DuplexEvent, JsonDict, base64_text, wrap_event
+from .events import (
+    AudioDelta,
+    DuplexEvent,
+    JsonDict,
+    ListenDecision,
+    TextDelta,
+    TranscriptDelta,
+    base64_text,
+    wrap_event,
+)
 from .link_base import TEARDOWN_TIMEOUT_S, LinkBase
 from .session_state import SessionState
 from .values import SessionConfig
@@ -181,10 +190,11 @@ def event_of(frame: JsonDict, *, received_at_s: float | None = None) -> DuplexEv
     Of the events that come many times a second the copy is made when it is asked for: their frames are built for this
     one event, so nothing changes in them. An audio delta keeps the bytes it came with, which are not decoded again.
     """
-    if frame.get("type") not in _COPIED_LATE:
+    late = _COPIED_LATE.get(frame.get("type"))
+    if late is None:
         event = wrap_event(wire_copy(frame), received_at_s=received_at_s)
     else:
-        event = wrap_event(frame, received_at_s=received_at_s)
+        event = late(frame, received_at_s=received_at_s)
         event._keep_frame(wire_copy)
     if isinstance(event, AudioDelta):
         audio = frame.get("delta")
@@ -198,15 +208,13 @@ def wire_copy(frame: JsonDict) -> JsonDict:
     return {key: value if value.__class__ in _PLAIN else _copied(value) for key, value in frame.items()}
 
 
-_COPIED_LATE = frozenset(
-    {
-        "response.output_audio.delta",
-        "response.output_audio_transcript.delta",
-        "response.output_text.delta",
-        "response.listen",
-        "playback.acknowledged",
-    }
-)
+_COPIED_LATE: dict[object, type[DuplexEvent]] = {
+    "response.output_audio.delta": AudioDelta,
+    "response.output_audio_transcript.delta": TranscriptDelta,
+    "response.output_text.delta": TextDelta,
+    "response.listen": ListenDecision,
+    "playback.acknowledged": DuplexEvent,
+}
 _PLAIN = frozenset({str, int, bool, type(None)})
 
 

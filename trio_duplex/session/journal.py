@@ -8,7 +8,7 @@ deltas can be removed without leaving a gap, and each event is encoded once howe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import attrs
@@ -111,6 +111,7 @@ class Journal:
         self._last_removed = 0
         self._dropped = 0
         self._cursors: set[Cursor] = set()
+        self._direct: Cursor | None = None
         self._emptied = trio.Event()
         self.head = 0
         self.closed = False
@@ -124,6 +125,11 @@ class Journal:
         if self.closed or not projected.frames:
             return
         size = projected.size or _estimate(projected)
+        if self._direct is not None:  # nothing waits then
+            self._appended_bytes += size
+            self._appended_events += len(projected.frames)
+            self._direct.pass_on(projected.frames)
+            return
         now_s = trio.current_time()
         self._pending.append(_Pending(projected, epoch, tag, size, now_s))
         self._pending_bytes += size
@@ -133,10 +139,7 @@ class Journal:
         self._appended_events += events
         self._prune(now_s)
         for cursor in self._cursors:
-            if cursor.take is None:
-                cursor.wake()
-            else:
-                cursor.hand_over(cursor.take)
+            cursor.wake()
 
     def drop_epoch(self, epoch: int, chosen: Callable[[object], bool] = lambda tag: True) -> list[object]:
         """Remove the untaken droppable entries of ``epoch`` whose tag is ``chosen``; returns their tags.
@@ -314,6 +317,8 @@ class Journal:
 
     def _detach(self, cursor: Cursor) -> None:
         self._cursors.discard(cursor)
+        if self._direct is cursor:
+            self._direct = None
         if self._released:
             self.release()
 
@@ -324,7 +329,7 @@ class Cursor:
     def __init__(self, journal: Journal, after: int) -> None:
         self._journal = journal
         self._wakeup = trio.Event()
-        self.take: Callable[[int, Json], None] | None = None
+        self._take: Callable[[int, Json], None] | None = None
         self.position = after
         self.stopped = False
 
@@ -402,12 +407,16 @@ class Cursor:
         self.position = journal.head
         return frames
 
-    def hand_over(self, take: Callable[[int, Json], None]) -> None:
-        """Give ``take`` every wire event there is, with its number; as :meth:`next_frames_nowait`, but never raises."""
+    def pass_on(self, frames: Iterable[Json]) -> None:
+        """Number the frames of an entry that is being appended while nothing waits, and hand them over at once."""
+        assert self._take is not None
         journal = self._journal
-        while journal._pending and not self.stopped:
-            for seq, frame in self.next_frames_nowait():
-                take(seq, frame)
+        seq = journal.head
+        for frame in frames:
+            # Counted before each call: what a call does not survive was handed over all the same.
+            seq += 1
+            journal.head = journal._last_removed = self.position = seq
+            self._take(seq, frame)
 
     async def hand_over_to(self, take: Callable[[int, Json], None]) -> None:
         """Call ``take`` with every wire event and its number as soon as it is appended; returns after the last one.
@@ -416,14 +425,19 @@ class Cursor:
         checkpoint, before anything is taken. Cancellation: nothing more is taken.
         """
         await trio.lowlevel.checkpoint()
-        self.take = take
+        journal = self._journal
         try:
-            self.hand_over(take)
-            while not self.stopped and not self._journal.closed:
+            while not self.stopped and journal._pending:
+                for seq, frame in self.next_frames_nowait():
+                    take(seq, frame)
+            if not self.stopped:
+                self._take, journal._direct = take, self
+            while not self.stopped and not journal.closed:
                 self._wakeup = trio.Event()
                 await self._wakeup.wait()
         finally:
-            self.take = None
+            if journal._direct is self:
+                journal._direct = None
 
     async def next(self) -> bytes:
         """Wait for the next wire event's bytes; always a checkpoint.

@@ -66,6 +66,7 @@ class ScriptedOptions:
     ``traits`` None: those that follow from ``owns_turns``. ``unit_script`` is for the trait ``whole_units``.
     ``shown`` replaces the capabilities that the other options make up. ``lateness_ms``: how late the units are that a
     session hears, one after the other, again and again (negative: early); empty = they have no deadline.
+    ``tells_at_once``: its results come by a call, as those of PersonaPlex do, instead of through its channel.
     """
 
     name: str = "scripted"
@@ -89,6 +90,7 @@ class ScriptedOptions:
     overloaded: bool = False
     refuses_tool_outputs: bool = False
     lateness_ms: tuple[float, ...] = ()
+    tells_at_once: bool = False
 
 
 @attrs.define(eq=False)
@@ -114,6 +116,7 @@ class ScriptedSession:
     _start_ms: float = 0.0
     _loud: bool = False
     _unit_ms: float = 0.0
+    _take: Callable[[model.ModelResult], bool] | None = None
     _send: trio.MemorySendChannel[model.ModelResult] = attrs.field(init=False)
     _results: trio.MemoryReceiveChannel[model.ModelResult] = attrs.field(init=False)
 
@@ -128,7 +131,14 @@ class ScriptedSession:
     def hear(self, *results: model.ModelResult) -> None:
         """Pretend that the model heard or decided this."""
         for result in results:
-            self._send.send_nowait(result)
+            if self._take is None or not self._take(result):
+                self._take = None
+                self._send.send_nowait(result)
+
+    def tell_to(self, take: Callable[[model.ModelResult], bool]) -> None:
+        """See :class:`trio_duplex.models.plugin.TellsAtOnce`. What waits in the channel already must come first."""
+        if self.plugin.options.tells_at_once and not self._results.statistics().current_buffer_used:
+            self._take = take
 
     def break_results(self) -> None:
         """Pretend that the model's output stream died."""
