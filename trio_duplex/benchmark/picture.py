@@ -17,6 +17,8 @@ __all__ = ["draw"]
 DOTS: Final = 400
 """Per column; of more samples every n-th is shown, and the largest."""
 COLUMNS: Final = 3
+FIT: Final = 6
+"""Labels of the common size beside each other; more get smaller ones."""
 
 
 def draw(file: Path, title: str, runs: list[Run]) -> None:
@@ -33,7 +35,7 @@ def draw(file: Path, title: str, runs: list[Run]) -> None:
         for place, found in enumerate(samples):
             _column(panel, place, found[name])
         panel.set_title(MEASURES[name], fontsize=10)
-        panel.set_xticks(range(len(runs)), labels, fontsize=8)
+        panel.set_xticks(range(len(runs)), labels, fontsize=8 if len(runs) <= FIT else 6)
         panel.set_xlim(-0.6, len(runs) - 0.4)
         panel.set_ylabel("ms", fontsize=8)
         panel.set_ylim(bottom=min(0.0, panel.get_ylim()[0]))
