@@ -123,10 +123,6 @@ class Gather(Generic[RowT]):
         )
         return Wait(until_s - now_s, missing) if missing else START
 
-    def wait_s(self, now_s: float, step_s: float) -> float | None:
-        """:attr:`Wait.seconds` of :meth:`wait`."""
-        return self.wait(now_s, step_s).seconds
-
     def take(self) -> list[tuple[int, RowT]]:
         """The rows of the next step: the oldest one of every slot that has any."""
         taken = [(slot, lane.rows.popleft()) for slot, lane in self._waiting.items()]

@@ -35,19 +35,19 @@ def steady(slots: int, *, at: float = 10.0) -> Gather[Row]:
 
 def test_nothing_waits() -> None:
     gather: Gather[Row] = Gather(WINDOW)
-    assert gather.wait_s(0.0, 0.0) is None
+    assert gather.wait(0.0, 0.0).seconds is None
     gather.open(0, 0.0)
-    assert gather.wait_s(0.0, 0.0) is None
+    assert gather.wait(0.0, 0.0).seconds is None
 
 
 def test_g3_slots_in_phase_are_waited_for_and_share_a_step() -> None:
     gather = steady(3)
     gather.add(0, Row(10.0 + PERIOD))
-    assert gather.wait_s(10.0 + PERIOD, 0.0) == pytest.approx(WINDOW)
+    assert gather.wait(10.0 + PERIOD, 0.0).seconds == pytest.approx(WINDOW)
     gather.add(2, Row(10.0 + PERIOD + 0.001))
-    assert gather.wait_s(10.0 + PERIOD + 0.001, 0.0) == pytest.approx(0.003)
+    assert gather.wait(10.0 + PERIOD + 0.001, 0.0).seconds == pytest.approx(0.003)
     gather.add(1, Row(10.0 + PERIOD + 0.002))
-    assert gather.wait_s(10.0 + PERIOD + 0.002, 0.0) == 0.0
+    assert gather.wait(10.0 + PERIOD + 0.002, 0.0).seconds == 0.0
     assert taken_slots(gather) == [0, 1, 2]
 
 
@@ -65,14 +65,14 @@ def test_the_wait_says_how_many_rows_may_end_it() -> None:
 def test_the_oldest_row_waits_no_longer_than_the_window() -> None:
     gather = steady(2)
     gather.add(0, Row(10.0 + PERIOD))
-    assert gather.wait_s(10.0 + PERIOD + WINDOW + 1e-9, 0.0) == 0.0
+    assert gather.wait(10.0 + PERIOD + WINDOW + 1e-9, 0.0).seconds == 0.0
     assert taken_slots(gather) == [0]
 
 
 def test_a_lone_slot_never_waits() -> None:
     gather = steady(1)
     gather.add(0, Row(10.0 + PERIOD))
-    assert gather.wait_s(10.0 + PERIOD, 0.0) == 0.0
+    assert gather.wait(10.0 + PERIOD, 0.0).seconds == 0.0
 
 
 def test_a_slot_of_another_phase_is_not_waited_for() -> None:
@@ -83,7 +83,7 @@ def test_a_slot_of_another_phase_is_not_waited_for() -> None:
     gather.add(7, Row(10.0 + PERIOD / 2))
     gather.take()
     gather.add(0, Row(10.0 + PERIOD))
-    assert gather.wait_s(10.0 + PERIOD, 0.0) == 0.0
+    assert gather.wait(10.0 + PERIOD, 0.0).seconds == 0.0
 
 
 def test_an_idle_slot_holds_nobody_up() -> None:
@@ -94,7 +94,7 @@ def test_an_idle_slot_holds_nobody_up() -> None:
         gather.add(0, Row(later))
         gather.take()
     gather.add(0, Row(later + PERIOD))
-    assert gather.wait_s(later + PERIOD, 0.0) == 0.0
+    assert gather.wait(later + PERIOD, 0.0).seconds == 0.0
 
 
 def test_newcomers_are_waited_for_briefly() -> None:
@@ -102,18 +102,18 @@ def test_newcomers_are_waited_for_briefly() -> None:
     gather.open(0, 1.0)
     gather.open(1, 1.0)
     gather.add(0, Row(1.01))
-    assert gather.wait_s(1.01, 0.0) == pytest.approx(WINDOW)
+    assert gather.wait(1.01, 0.0).seconds == pytest.approx(WINDOW)
     gather.take()
     gather.add(0, Row(1.0 + NEWCOMER_S + 0.001))
-    assert gather.wait_s(1.0 + NEWCOMER_S + 0.001, 0.0) == 0.0
+    assert gather.wait(1.0 + NEWCOMER_S + 0.001, 0.0).seconds == 0.0
 
 
 def test_a_deadline_ends_the_wait_in_time_for_the_step() -> None:
     gather = steady(2)
     now = 10.0 + PERIOD
     gather.add(0, Row(now, due_s=now + 0.003))
-    assert gather.wait_s(now, 0.002) == pytest.approx(0.001)
-    assert gather.wait_s(now, 0.005) == 0.0
+    assert gather.wait(now, 0.002).seconds == pytest.approx(0.001)
+    assert gather.wait(now, 0.005).seconds == 0.0
 
 
 def test_one_row_of_a_slot_per_step_in_order() -> None:
@@ -126,19 +126,19 @@ def test_one_row_of_a_slot_per_step_in_order() -> None:
     gather.add(1, Row(1.0))
     assert dict(gather.take())[0] is first
     assert gather.take() == [(0, second)]
-    assert gather.wait_s(2.0, 0.0) is None
+    assert gather.wait(2.0, 0.0).seconds is None
 
 
 def test_closing_drops_rows_and_ends_the_wait() -> None:
     gather = steady(2)
     now = 10.0 + PERIOD
     gather.add(0, Row(now))
-    assert gather.wait_s(now, 0.0) == pytest.approx(WINDOW)
+    assert gather.wait(now, 0.0).seconds == pytest.approx(WINDOW)
     assert gather.close(1) == 0
-    assert gather.wait_s(now, 0.0) == 0.0
+    assert gather.wait(now, 0.0).seconds == 0.0
     gather.add(0, Row(now))
     assert gather.close(0) == 2
-    assert gather.wait_s(now, 0.0) is None
+    assert gather.wait(now, 0.0).seconds is None
     assert 0 not in gather
 
 
@@ -153,7 +153,7 @@ def test_bursts_count_as_one_arrival() -> None:
         for _ in range(3):
             gather.take()
     gather.add(1, Row(1.192 + PERIOD))
-    assert gather.wait_s(1.192 + PERIOD, 0.0) == 0.0
+    assert gather.wait(1.192 + PERIOD, 0.0).seconds == 0.0
     gather.take()
     gather.add(1, Row(1.192 + 0.095))
-    assert gather.wait_s(1.192 + 0.095, 0.0) == pytest.approx(WINDOW)
+    assert gather.wait(1.192 + 0.095, 0.0).seconds == pytest.approx(WINDOW)

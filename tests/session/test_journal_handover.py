@@ -8,7 +8,8 @@ import trio.testing
 
 from duplex_protocol.dialect import Projected
 from duplex_protocol.values import Json
-from trio_duplex.session.journal import Cursor, CursorAhead, Journal, JournalGap
+from trio_duplex.session.cursor import Cursor
+from trio_duplex.session.journal import CursorAhead, Journal, JournalGap
 
 
 def encode(frame: Json, seq: int | None) -> bytes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import attrs
 import trio
 
-from trio_duplex.session.journal import Backlog, Cursor
+from trio_duplex.session.cursor import Cursor
+from trio_duplex.session.journal import Backlog
 
 
 @attrs.define(eq=False)

@@ -42,8 +42,8 @@ from trio_duplex.session import (
 )
 from trio_duplex.session.attachment import Attachment
 from trio_duplex.session.base import PREEMPT_S, SessionBase
+from trio_duplex.session.cursor import Cursor
 from trio_duplex.session.epoch import Epoch
-from trio_duplex.session.journal import Cursor
 from trio_duplex.session.lanes import check_lane, open_detection
 from trio_duplex.session.mailbox import PREEMPTING
 from trio_duplex.session.messages import EndRequest, HeardResult, Internal, RefusedEvent
