@@ -21,8 +21,10 @@ SHARED = -n 3 --dist loadfile
 test: $(VENV)/.dev lint
 	$(PYTEST) $(SHARED) -m "not slow and not realtime"
 	$(PYTEST) -m "realtime and not slow"
+	scripts/oracle_tests.sh $(BIN)/python -k "mimi_codes or whole_frames"
 
-# The second line compares PersonaPlex with the reference package, which it installs beside the environment (.oracle).
+# The second line compares PersonaPlex with the reference package, which it installs beside the environment (.oracle);
+# a part of that is in `test`, too.
 test-full: $(VENV)/.dev
 	$(PYTEST) $(SHARED) -m "slow"
 	scripts/oracle_tests.sh $(BIN)/python
